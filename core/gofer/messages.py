@@ -1,0 +1,154 @@
+"""A conversation with a model: messages, tools, the request and its response."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, PrivateAttr
+
+from ._clean import JsonValue, Str
+from .blocks import Block, Text
+from .errors import GoferError
+from .turn import Turn
+
+__all__ = ["Message", "Request", "Response", "Tool", "Tools", "Usage"]
+
+
+class Message(BaseModel):
+    """One message: ``content`` may be given as a string for a single text block."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: list[Block]
+
+    def __init__(self, role: Any = ..., content: Any = ..., **data: Any) -> None:
+        if isinstance(content, str):
+            content = [Text(text=content)]
+        given = {"role": role, "content": content}
+        data.update({key: value for key, value in given.items() if value is not ...})
+        super().__init__(**data)
+
+    @property
+    def text(self) -> str:
+        """The message's text blocks, joined."""
+        return "".join(block.text for block in self.content if isinstance(block, Text))
+
+
+class Tool(BaseModel):
+    """What a model is told of a tool; ``input_schema`` is a JSON Schema of its arguments."""
+
+    name: Str
+    description: Str = ""
+    input_schema: dict[str, JsonValue] = Field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+
+
+class Tools(list[Tool]):
+    """Tools, as each kind of model API wants them written."""
+
+    def to_openai(self) -> list[dict[str, Any]]:
+        """Return the ``tools`` of a chat-completions request."""
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.input_schema,
+                },
+            }
+            for tool in self
+        ]
+
+    def to_anthropic(self) -> list[dict[str, Any]]:
+        """Return the ``tools`` of an Anthropic messages request."""
+        return [tool.model_dump() for tool in self]
+
+    def to_mcp(self) -> list[dict[str, Any]]:
+        """Return the ``tools`` of an MCP ``tools/list`` result."""
+        return [
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+            for tool in self
+        ]
+
+
+class Usage(BaseModel):
+    """Tokens of one response or one child; None where nobody said."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        def add(mine: int | None, theirs: int | None) -> int | None:
+            return theirs if mine is None else mine if theirs is None else mine + theirs
+
+        return Usage(**{key: add(value, getattr(other, key)) for key, value in self})
+
+
+class _WithTurn(BaseModel):
+    _turn: Turn | None = PrivateAttr(default=None)
+
+    @property
+    def turn(self) -> Turn:
+        """Whose it is. Raises GoferError where no Host has taken it up yet."""
+        if self._turn is None:
+            raise GoferError(f"this {type(self).__name__} belongs to no turn: it passed no Host")
+        return self._turn
+
+
+class Request(_WithTurn):
+    """What is asked of a model.
+
+    ``max_tokens`` counts tokens; ``extra`` holds further fields of the model's API, which are
+    sent as they are. None: the model's own default.
+    """
+
+    messages: list[Message] = Field(default_factory=list)
+    model: Str | None = None
+    tools: list[Tool] = Field(default_factory=list)
+    tool_choice: JsonValue = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+
+    def for_turn(self, turn: Turn) -> Request:
+        """Return a copy that belongs to *turn*; changes to it do not reach the original."""
+        taken = self.model_copy(
+            update={
+                "messages": [
+                    message.model_copy(update={"content": list(message.content)})
+                    for message in self.messages
+                ],
+                "tools": copy.deepcopy(self.tools),
+                "tool_choice": copy.deepcopy(self.tool_choice),
+                "extra": copy.deepcopy(self.extra),
+            }
+        )
+        taken._turn = turn
+        return taken
+
+
+class Response(_WithTurn):
+    """What a model answered.
+
+    ``blocks`` are the blocks as the hooks left them, neighbouring pieces of text joined.
+    ``messages`` is what to append to the conversation: the assistant's message with its calls as
+    the model made them, then a tool message for each result. ``stop_reason`` is one of
+    ``end_turn``, ``max_tokens``, ``max_turn_requests``, ``tool_use``, ``refusal``, ``cancelled``,
+    ``error``, or whatever else the other side said. ``duration`` is in seconds.
+    """
+
+    blocks: list[Block] = Field(default_factory=list)
+    messages: list[Message] = Field(default_factory=list)
+    stop_reason: Str = "end_turn"
+    usage: Usage | None = None
+    model: Str | None = None
+    duration: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The response's text blocks, joined."""
+        return "".join(block.text for block in self.blocks if isinstance(block, Text))
