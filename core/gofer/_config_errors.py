@@ -1,0 +1,65 @@
+"""How a wrong setting is told: where it stands, what it is, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from ._config_sources import Key, did_you_mean, dotted
+from ._masked import masked
+from .errors import ConfigError
+
+__all__ = ["config_error"]
+
+# The validator's words, where a person who writes TOML would say it otherwise.
+_WORDS = {
+    "Value error, ": "",
+    "Input should": "should",
+    "input was not a valid JSON value": "should be a value that JSON can hold",
+    "dictionary": "table",
+    "a valid boolean": "true or false",
+}
+
+
+def config_error(
+    error: ValidationError, model: type[BaseModel], place: Callable[[Key], str], table: Key = ()
+) -> ConfigError:
+    """Say in one line for each problem what does not fit *model*, at the *place* of its key.
+
+    :param table: where the model's own keys begin.
+    """
+    return ConfigError(
+        "\n".join(
+            f"{place(problem['loc'])}: {_reason(problem, model, table)}"
+            for problem in error.errors(include_url=False)
+        )
+    )
+
+
+def _reason(problem: ErrorDetails, model: type[BaseModel], table: Key) -> str:
+    loc = problem["loc"]
+    fields = model.model_fields
+    if problem["type"] == "extra_forbidden":
+        known = [field.alias or name for name, field in fields.items()]
+        guess = did_you_mean(str(loc[-1]), known)
+        return f"there is no such key{guess}; allowed: {', '.join(sorted(known)) or 'none'}"
+    message = problem["msg"]
+    for word, better in _WORDS.items():
+        message = message.replace(word, better)
+    if problem["type"] == "missing":
+        return f"{dotted(loc)} is missing"
+    field = fields.get(str(loc[0])) if loc else None
+    allowed = (
+        f" (allowed: {field.description})" if field and field.description and len(loc) < 3 else ""
+    )
+    return f"{message}, not {_shown((*table, *loc), problem['input'])}{allowed}"
+
+
+def _shown(key: Key, value: object) -> str:
+    value = masked(key, value)
+    if value is None or isinstance(value, str | int | float):
+        text = repr(value)
+        return text if len(text) <= 80 else f"{text[:77]}..."
+    return f"a {type(value).__name__}"
