@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from ._discovery import PluginInfo
+from ._sessions import Session
+from ._sync import run
 from .blocks import Block, Image, Text, Thinking, ToolCall, ToolResult, Update
+from .children import Child
+from .config import AgentConfig, Config, load_config
 from .errors import (
     ConfigError,
     GoferError,
@@ -14,8 +19,13 @@ from .errors import (
     PluginValidationError,
     RunnerError,
 )
+from .final import FinalMessage
+from .hooks import hookimpl
+from .host import Host
 from .messages import Message, Request, Response, Tool, Tools, Usage
 from .model import Finish, Model
+from .runner import Run, Runner
+from .stream import TurnStream
 from .subagents import (
     SessionInfo,
     SubagentCallInput,
@@ -26,3 +36,52 @@ from .subagents import (
     WorktreeReport,
 )
 from .turn import StreamChunk, Turn
+
+__all__ = [
+    "AgentConfig",
+    "Block",
+    "Child",
+    "Config",
+    "ConfigError",
+    "FinalMessage",
+    "Finish",
+    "GoferError",
+    "Host",
+    "Image",
+    "Message",
+    "Model",
+    "ModelError",
+    "PluginError",
+    "PluginErrors",
+    "PluginInfo",
+    "PluginInternalError",
+    "PluginNotSupportedError",
+    "PluginValidationError",
+    "Request",
+    "Response",
+    "Run",
+    "Runner",
+    "RunnerError",
+    "Session",
+    "SessionInfo",
+    "StreamChunk",
+    "SubagentCallInput",
+    "SubagentCallOutput",
+    "SubagentResult",
+    "SubagentSpec",
+    "Text",
+    "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolResult",
+    "Tools",
+    "Turn",
+    "TurnStream",
+    "Update",
+    "Usage",
+    "WorktreeConfig",
+    "WorktreeReport",
+    "hookimpl",
+    "load_config",
+    "run",
+]

@@ -1,0 +1,181 @@
+"""Finding plugins and runners that are installed, each alone: a broken one harms no other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from ._registry import Rank
+from .errors import ConfigError
+
+__all__ = ["GROUPS", "Found", "PluginInfo", "configured", "find", "load"]
+
+log = logging.getLogger("gofer")
+
+PLUGINS, RUNNERS = "gofer.plugins", "gofer.runners"
+GROUPS = (PLUGINS, RUNNERS)
+_BUILT_IN = "gofer"
+
+Status = Literal["loaded", "available", "failed", "disabled", "set aside", "replaced"]
+
+
+@dataclass(slots=True)
+class PluginInfo:
+    """What a Host knows of one plugin or runner.
+
+    ``status``: ``loaded``; ``available`` (a runner, loaded at its first use); ``failed``;
+    ``disabled`` (by the configuration); ``set aside`` (its name is taken); ``replaced`` (by an
+    object given to the Host). For a broken one ``error`` says what and why, ``remedy`` what to do.
+    """
+
+    name: str
+    group: str
+    distribution: str | None
+    version: str | None
+    status: Status
+    error: str | None = None
+    remedy: str | None = None
+    hooks: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """One entry point, with its standing."""
+
+    info: PluginInfo
+    point: EntryPoint
+    built_in: bool = field(default=False)
+
+    @property
+    def rank(self) -> Rank:
+        """Built-ins come first, then the others by distribution and name."""
+        return (0 if self.built_in else 1, self.info.distribution or "", self.info.name, 0)
+
+    def fail(self, error: str, remedy: str) -> None:
+        """Record why it is out, and log it once."""
+        self.info.status = "failed"
+        self.info.error, self.info.remedy = error, remedy
+        log.warning("%s %r is set aside: %s. %s", self.info.group, self.info.name, error, remedy)
+
+
+def find(
+    disable: Iterable[str] = (), allow: Iterable[str] | None = None, points: EntryPoints | None = None
+) -> list[Found]:
+    """Return every plugin and runner that is installed, from metadata alone.
+
+    Names that are disabled or not allowed, and names that clash, are marked as such.
+    """
+    points = entry_points() if points is None else points
+    disabled = set(disable)
+    allowed = None if allow is None else set(allow)
+    found: list[Found] = []
+    for group in GROUPS:
+        known: set[tuple[str, str | None, str]] = set()
+        for point in points.select(group=group):
+            dist = point.dist
+            distribution = dist.name if dist is not None else None
+            key = (point.name, distribution, point.value)
+            if key in known:
+                continue
+            known.add(key)
+            info = PluginInfo(
+                point.name,
+                group,
+                distribution,
+                dist.version if dist is not None else None,
+                "available",
+            )
+            entry = Found(info, point, distribution == _BUILT_IN)
+            names = {point.name, f"{distribution}:{point.name}"}
+            if names & disabled:
+                info.status = "disabled"
+            elif allowed is not None and not entry.built_in and not names & allowed:
+                info.status = "disabled"
+                info.error = "it is not in the allow-list"
+                info.remedy = f"add {point.name!r} to allow in [tool.gofer] to use it"
+            found.append(entry)
+    _settle_clashes(found)
+    return sorted(found, key=lambda entry: (entry.info.group, entry.rank))
+
+
+def _settle_clashes(found: list[Found]) -> None:
+    claims: dict[tuple[str, str], list[Found]] = {}
+    for entry in found:
+        if entry.info.status == "available":
+            claims.setdefault((entry.info.group, entry.info.name), []).append(entry)
+    for (_, name), rivals in claims.items():
+        if len(rivals) == 1:
+            continue
+        built_in = any(entry.built_in for entry in rivals)
+        for entry in rivals:
+            if entry.built_in:
+                continue
+            others = ", ".join(
+                sorted({str(other.info.distribution) for other in rivals if other is not entry})
+            )
+            entry.fail(
+                f"the name {name!r} is claimed by {others} too",
+                f"{name!r} stays with gofer; rename this one's entry point"
+                if built_in
+                else f"disable one of them: disable = [{f'{entry.info.distribution}:{name}'!r}]",
+            )
+            entry.info.status = "set aside"
+
+
+def load(entry: Found) -> Any:
+    """Return the object that *entry* points to; None, with the reason recorded, if it fails."""
+    info = entry.info
+    remedy = (
+        f"Reinstall or uninstall {info.distribution}, or leave it out: "
+        f"disable = [{info.name!r}] in [tool.gofer], or GOFER_DISABLE={info.name}"
+    )
+    try:
+        loaded = entry.point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        entry.fail(f"loading {entry.point.value} raised {type(error).__name__}: {error}", remedy)
+        return None
+    return loaded
+
+
+def configured(factory: type, settings: Mapping[str, Any] | None, where: str) -> Any:
+    """Return an instance of *factory*, made with its settings.
+
+    A class with a pydantic model ``Config`` is called with that model's fields as keywords.
+
+    :raises ConfigError: the settings do not fit; *where* names their table.
+    """
+    model = getattr(factory, "Config", None)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        if settings:
+            raise ConfigError(
+                f"{where} sets {', '.join(map(repr, settings))}, but {factory.__name__} takes no "
+                "settings: remove the table"
+            )
+        return factory()
+    try:
+        config = model.model_validate(dict(settings or {}))
+    except ValidationError as error:
+        allowed = ", ".join(model.model_fields)
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or where}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        )
+        raise ConfigError(f"{where}: {problems}. Its keys are: {allowed}") from None
+    unknown = [key for key in settings or () if key not in _names(model)]
+    if unknown:
+        raise ConfigError(
+            f"{where}: unknown key {unknown[0]!r}. Its keys are: {', '.join(model.model_fields)}"
+        )
+    return factory(**{name: getattr(config, name) for name in model.model_fields})
+
+
+def _names(model: type[BaseModel]) -> set[str]:
+    aliases = {str(info.alias) for info in model.model_fields.values() if info.alias}
+    return set(model.model_fields) | aliases

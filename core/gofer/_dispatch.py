@@ -1,0 +1,114 @@
+"""Calling the sequential hooks: one implementation after another, each awaited in its turn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from types import CoroutineType
+from typing import Any
+
+from ._registry import Hook
+from .blocks import BLOCK_TYPES, ToolCall, ToolResult
+from .errors import GoferError, PluginError, PluginErrors, PluginValidationError
+from .messages import Request, Response
+from .turn import StreamChunk
+
+__all__ = ["complete", "pass_chunk", "pass_request"]
+
+
+async def pass_request(hooks: Iterable[Hook], request: Request) -> None:
+    """Take *request* through ``on_request``; the first error ends it."""
+    for hook in hooks:
+        try:
+            await _call(hook, request)
+        except Exception as error:
+            raise attributed(error, hook.plugin, "on_request") from error.__cause__
+
+
+async def pass_chunk(hooks: Iterable[Hook], chunk: StreamChunk, *, report: bool = False) -> None:
+    """Take *chunk* through ``on_stream_chunk``.
+
+    The first error ends it, unless *report* is set and the block is a tool call to be executed:
+    then the error becomes the call's result, and the remaining plugins see that.
+    """
+    for hook in hooks:
+        before = chunk.block
+        try:
+            answer = hook.call(chunk)
+            if answer is not None:
+                await _awaited(answer)
+            if chunk.block is not before:
+                _check_replacement(chunk, before)
+        except Exception as error:
+            error = attributed(error, hook.plugin, "on_stream_chunk")
+            if not (report and isinstance(before, ToolCall)) or chunk.turn.observed:
+                raise error from error.__cause__
+            chunk.block = ToolResult(tool_call_id=before.id, output=str(error), is_error=True)
+
+
+async def complete(hooks: Iterable[Hook], response: Response) -> None:
+    """Tell every plugin of *response*; raise what failed afterwards."""
+    errors: list[Exception] = []
+    for hook in hooks:
+        try:
+            await _call(hook, response)
+        except Exception as error:
+            errors.append(attributed(error, hook.plugin, "on_response_complete"))
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise PluginErrors("several plugins failed in on_response_complete", errors)
+
+
+def attributed(error: Exception, plugin: str, hook: str) -> Exception:
+    """Return *error* as one that names plugin and hook."""
+    if not isinstance(error, GoferError):
+        wrapped = PluginError(
+            f"plugin {plugin!r} failed in {hook}: {type(error).__name__}: {error}"
+        )
+        wrapped.__cause__ = error
+        error = wrapped
+    if isinstance(error, PluginError) and error.plugin is None:
+        error.plugin, error.hook = plugin, hook
+    return error
+
+
+async def _call(hook: Hook, argument: Any) -> None:
+    answer = hook.call(argument)
+    if answer is not None:
+        await _awaited(answer)
+
+
+async def _awaited(answer: Any) -> None:
+    if isinstance(answer, CoroutineType) or inspect.isawaitable(answer):
+        answer = await answer
+    if answer is not None:
+        raise PluginValidationError(
+            "hook result",
+            f"a {type(answer).__name__} was returned, and nobody takes it: "
+            "change the argument in place and return None",
+        )
+
+
+def _check_replacement(chunk: StreamChunk, before: object) -> None:
+    block = chunk.block
+    if not isinstance(block, BLOCK_TYPES):
+        chunk.block = before  # type: ignore[assignment]
+        raise PluginValidationError(
+            "chunk.block", f"a block is needed, not {type(block).__name__}: {block!r:.100}"
+        )
+    if not isinstance(before, ToolCall) or not isinstance(block, ToolResult):
+        return
+    if block.tool_call_id != before.id:
+        chunk.block = before
+        raise PluginValidationError(
+            "local tool result",
+            f"call {before.id!r} was answered with a result for {block.tool_call_id!r}",
+        )
+    if chunk.turn.observed:
+        chunk.block = before
+        raise PluginValidationError(
+            "local tool result",
+            f"call {before.id!r} of {before.name!r} is the child's own and was executed there: "
+            "leave calls alone where chunk.turn.observed",
+        )

@@ -1,0 +1,193 @@
+"""The plugins and runners of one Host: given ones and discovered ones, loaded and registered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ._discovery import PLUGINS, RUNNERS, Found, PluginInfo, configured, find, load
+from ._registry import Registry, name_of
+from .config import Config
+from .errors import ConfigError, PluginError, PluginNotSupportedError, PluginValidationError
+from .runner import Runner
+
+__all__ = ["Plugins"]
+
+log = logging.getLogger("gofer")
+
+_GIVEN = 2
+
+
+class Plugins:
+    """Loads plugins when the Host opens, and each runner at its first use."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        config: Config,
+        bind: Callable[[object], None],
+        *,
+        strict: bool,
+    ) -> None:
+        self._registry = registry
+        self._config = config
+        self._bind = bind
+        self._strict = strict
+        self._found: list[Found] = []
+        self._objects: dict[tuple[str, str], Any] = {}
+        self._given: list[PluginInfo] = []
+
+    @property
+    def infos(self) -> list[PluginInfo]:
+        """What is known of each, those given to the Host last."""
+        return [*(entry.info for entry in self._found), *self._given]
+
+    def open(self, given: Sequence[object], *, discover: bool) -> None:
+        """Take the *given* objects, and what is installed.
+
+        :raises PluginValidationError: a given one is no plugin, or two have one name.
+        :raises ConfigError: the settings of a plugin do not fit it.
+        :raises PluginError: in strict mode, anything is wrong with a discovered one.
+        """
+        objects = [self._made(plugin) for plugin in given]
+        names = self._names(objects)
+        replaced = {
+            (RUNNERS if isinstance(plugin, Runner) else PLUGINS, name)
+            for plugin, name in zip(objects, names, strict=True)
+        }
+        if discover:
+            self._found = find(self._config.disable, self._config.allow)
+        for entry in self._found:
+            if (entry.info.group, entry.info.name) in replaced:
+                entry.info.status, entry.info.error, entry.info.remedy = "replaced", None, None
+        self._check_strictly()
+        # pluggy calls the newest first, so the last in our order is registered first.
+        positions = list(enumerate(zip(objects, names, strict=True)))
+        for position, (plugin, name) in reversed(positions):
+            hooks = self._registry.add(plugin, name, (_GIVEN, "", "", position))
+            group = RUNNERS if isinstance(plugin, Runner) else PLUGINS
+            self._objects[group, name] = plugin
+            self._given.insert(0, PluginInfo(name, group, None, None, "loaded", hooks=hooks))
+            self._bind(plugin)
+        for entry in reversed(self._found):
+            if entry.info.group == PLUGINS and entry.info.status == "available":
+                self._load(entry)
+
+    def get(self, group: str, name: str) -> Any:
+        """Return the plugin or runner *name*, loading a runner at its first use.
+
+        :raises PluginNotSupportedError: there is none, or it is broken; says what there is.
+        :raises ConfigError: its settings do not fit it.
+        """
+        known = self._objects.get((group, name))
+        if known is not None:
+            return known
+        kind = "runner" if group == RUNNERS else "plugin"
+        entries = [
+            entry
+            for entry in self._found
+            if entry.info.group == group and entry.info.name == name
+        ]
+        for entry in entries:
+            if entry.info.status == "available":
+                self._load(entry)
+                known = self._objects.get((group, name))
+                if known is not None:
+                    return known
+        for entry in entries:
+            if entry.info.status == "disabled":
+                why = entry.info.error or "it is disabled in the configuration"
+            elif entry.info.error:
+                why = f"{entry.info.error}. {entry.info.remedy}"
+            else:
+                continue
+            raise PluginNotSupportedError(f"{kind} {name!r} cannot be used: {why}")
+        installed = ", ".join(sorted(self.names(group))) or "none"
+        raise PluginNotSupportedError(f"there is no {kind} {name!r}; installed: {installed}")
+
+    def names(self, group: str) -> set[str]:
+        """Return the names that can be used, loaded or not."""
+        return {
+            info.name
+            for info in self.infos
+            if info.group == group and info.status in ("loaded", "available")
+        }
+
+    def _made(self, plugin: object) -> object:
+        if not isinstance(plugin, type):
+            return plugin
+        group = "runners" if issubclass(plugin, Runner) else "plugins"
+        return configured(plugin, *self._settings(group, name_of(plugin)))
+
+    def _settings(self, group: str, name: str) -> tuple[dict[str, Any] | None, str]:
+        tables: dict[str, dict[str, Any]] = getattr(self._config, group)
+        return tables.get(name), f"[tool.gofer.{group}.{name}]"
+
+    def _names(self, objects: Sequence[object]) -> list[str]:
+        names: list[str] = []
+        for plugin in objects:
+            name = base = name_of(plugin)
+            number = 1
+            while name in names:
+                if getattr(plugin, "name", None) == base:
+                    raise PluginValidationError(
+                        "Host.plugins", f"two plugins are named {base!r}: rename or leave out one"
+                    )
+                number += 1
+                name = f"{base}-{number}"
+            names.append(name)
+        return names
+
+    def _load(self, entry: Found) -> None:
+        info = entry.info
+        loaded = load(entry)
+        if loaded is None:
+            self._check_strictly()
+            return
+        group = "runners" if info.group == RUNNERS else "plugins"
+        try:
+            plugin = (
+                configured(loaded, *self._settings(group, info.name))
+                if isinstance(loaded, type)
+                else loaded
+            )
+            if info.group == RUNNERS:
+                self._check_runner(plugin, info.name)
+            info.hooks = self._registry.add(plugin, info.name, entry.rank)
+            self._bind(plugin)
+        except (ConfigError, KeyboardInterrupt):
+            raise
+        except PluginValidationError as error:
+            entry.fail(str(error), f"Report it to the authors of {info.distribution}, or disable it")
+        except BaseException as error:
+            entry.fail(
+                f"setting it up raised {type(error).__name__}: {error}",
+                f"Report it to the authors of {info.distribution}, or disable it",
+            )
+        else:
+            info.status = "loaded"
+            self._objects[info.group, info.name] = plugin
+            return
+        self._check_strictly()
+
+    def _check_runner(self, plugin: object, name: str) -> None:
+        if not isinstance(plugin, Runner):
+            raise PluginValidationError(
+                f"runner {name}", f"{plugin!r:.100} is no gofer.Runner: subclass it"
+            )
+        if plugin.name != name:
+            raise PluginValidationError(
+                f"runner {name}",
+                f"its class says name = {plugin.name!r}: both names must be the same",
+            )
+
+    def _check_strictly(self) -> None:
+        if not self._strict:
+            return
+        for entry in self._found:
+            if entry.info.status in ("failed", "set aside"):
+                raise PluginError(
+                    f"{entry.info.group} {entry.info.name!r}: {entry.info.error}. "
+                    f"{entry.info.remedy} (strict mode)"
+                )

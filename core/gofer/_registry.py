@@ -1,0 +1,162 @@
+"""The plugins of one Host: checked when they are registered, kept in one order."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from .errors import PluginValidationError
+from .hooks import HOOKS, PROJECT, HookSpecs
+
+__all__ = ["Hook", "Rank", "Registry", "check", "name_of"]
+
+Rank = tuple[int, str, str, int]
+"""Where a plugin stands: group (built-in, discovered, given), distribution, name, position."""
+
+_SEQUENTIAL = ("on_request", "on_stream_chunk", "on_response_complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One implementation of a sequential hook: whose it is, and how to call it."""
+
+    plugin: str
+    call: Callable[[Any], Any]
+
+
+def name_of(plugin: object) -> str:
+    """Return the name a plugin gives itself, else its module's or class's."""
+    name = getattr(plugin, "name", None)
+    if isinstance(name, str) and name:
+        return name
+    if isinstance(plugin, ModuleType):
+        return plugin.__name__
+    return plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
+
+
+def check(plugin: object) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Return each hook that *plugin* implements, with its function and pluggy's options.
+
+    :raises PluginValidationError: a marked name that is no hook, an unmarked hook name, a wrong
+        signature, a wrapper where none is allowed, or no hook at all.
+    """
+    found: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
+    for attribute, function in _routines(plugin):
+        options = getattr(function, f"{PROJECT}_impl", None)
+        where = f"{_described(plugin)}.{attribute}"
+        if not isinstance(options, dict):
+            if attribute in HOOKS:
+                raise PluginValidationError(
+                    where, "has a hook's name but no mark: put @gofer.hookimpl on it, or rename it"
+                )
+            continue
+        hook = options.get("specname") or attribute
+        if hook not in HOOKS:
+            raise PluginValidationError(
+                where, f"{hook!r} is no hook of gofer; the hooks are {', '.join(HOOKS)}"
+            )
+        _check_function(where, hook, function, options)
+        found[hook] = function, options
+    if not found:
+        raise PluginValidationError(
+            _described(plugin),
+            f"implements no hook: mark at least one of {', '.join(HOOKS)} with @gofer.hookimpl",
+        )
+    return found
+
+
+def _check_function(
+    where: str, hook: str, function: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    allowed = HOOKS[hook]
+    wraps = options.get("wrapper") or options.get("hookwrapper")
+    if hook in _SEQUENTIAL:
+        if wraps:
+            raise PluginValidationError(
+                where, f"{hook} takes no wrappers: make it a plain or an async function"
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise PluginValidationError(where, f"{hook} must not yield")
+    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise PluginValidationError(
+            where,
+            f"{hook} must be a plain function that returns an awaitable or None: "
+            "an async function could never decline",
+        )
+    elif bool(wraps) is not inspect.isgeneratorfunction(function):
+        raise PluginValidationError(
+            where, f"{hook} yields exactly if it is marked @gofer.hookimpl(wrapper=True)"
+        )
+    signature = ", ".join(allowed)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in allowed:
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and (
+                parameter.default is parameter.empty
+            ):
+                continue
+            reason = f"parameter {parameter.name!r} must be ordinary and without a default"
+        elif parameter.default is not parameter.empty:
+            continue
+        else:
+            reason = f"parameter {str(parameter)!r} is unknown"
+        raise PluginValidationError(where, f"{reason}; the hook is {hook}({signature})")
+
+
+def _routines(plugin: object) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for attribute in dir(plugin):
+        if attribute.startswith("__"):
+            continue
+        # A property may do anything when it is read: ask the class first.
+        static = inspect.getattr_static(plugin, attribute, None)
+        if isinstance(static, property):
+            continue
+        value = getattr(plugin, attribute, None)
+        if inspect.isroutine(value):
+            yield attribute, value
+
+
+def _described(plugin: object) -> str:
+    kind = plugin if isinstance(plugin, type | ModuleType) else type(plugin)
+    module = "" if isinstance(kind, ModuleType) else f"{kind.__module__}."
+    return f"{module}{getattr(kind, '__qualname__', kind.__name__)}"
+
+
+class Registry:
+    """The registered plugins and, for each sequential hook, its implementations in order."""
+
+    def __init__(self) -> None:
+        self.manager = pluggy.PluginManager(PROJECT)
+        self.manager.add_hookspecs(HookSpecs)
+        self._ranked: dict[str, list[tuple[int, Rank, Hook]]] = {hook: [] for hook in _SEQUENTIAL}
+        self.on_request: tuple[Hook, ...] = ()
+        self.on_stream_chunk: tuple[Hook, ...] = ()
+        self.on_response_complete: tuple[Hook, ...] = ()
+
+    def add(self, plugin: object, name: str, rank: Rank) -> tuple[str, ...]:
+        """Register *plugin*, and return the hooks it implements.
+
+        :raises PluginValidationError: see :func:`check`; nothing is registered then.
+        """
+        found = check(plugin)
+        # pluggy calls the newest first; a Host registers its plugins from the last to the first.
+        self.manager.register(plugin, name)
+        for hook, (function, options) in found.items():
+            if hook not in _SEQUENTIAL:
+                continue
+            priority = -1 if options.get("tryfirst") else 1 if options.get("trylast") else 0
+            takes = any(p in HOOKS[hook] for p in inspect.signature(function).parameters)
+            call = function if takes else _without_argument(function)
+            entries = self._ranked[hook]
+            entries.append((priority, rank, Hook(name, call)))
+            entries.sort(key=lambda entry: entry[:2])
+            setattr(self, hook, tuple(entry[2] for entry in entries))
+        return tuple(hook for hook in HOOKS if hook in found)
+
+
+def _without_argument(function: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda _: function()

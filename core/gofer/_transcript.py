@@ -1,0 +1,68 @@
+"""What a stream brought, kept as small as its text."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from .blocks import Block, Text, Thinking, ToolCall, ToolResult, Update
+from .messages import Message
+
+__all__ = ["Transcript"]
+
+
+class Transcript:
+    """Collects the blocks of one response; neighbouring pieces of text become one block."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Block, ToolCall | None]] = []
+        self._open: Text | Thinking | None = None
+        self._text = StringIO()
+        self._signature: str | None = None
+
+    def add(self, original: Block, block: Block) -> None:
+        """Take *block*, which the hooks made of *original*."""
+        kind = type(block)
+        if kind is Text or kind is Thinking:
+            opened = self._open
+            if (
+                type(opened) is not kind
+                or opened.message_id != block.message_id  # type: ignore[union-attr]
+            ):
+                self._close()
+                self._open = block  # type: ignore[assignment]
+            self._text.write(block.text)  # type: ignore[union-attr]
+            if kind is Thinking and block.signature:  # type: ignore[union-attr]
+                self._signature = block.signature  # type: ignore[union-attr]
+            return
+        self._close()
+        called = isinstance(original, ToolCall) and isinstance(block, ToolCall | ToolResult)
+        self._entries.append((block, original if called else None))  # type: ignore[arg-type]
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks as the hooks left them."""
+        self._close()
+        return [block for block, _ in self._entries]
+
+    def messages(self) -> list[Message]:
+        """Return the assistant's message with its calls as made, then a message per result."""
+        self._close()
+        said: list[Block] = []
+        results: list[Message] = []
+        for block, call in self._entries:
+            if isinstance(block, ToolResult):
+                results.append(Message("tool", [block]))
+            if call is not None:
+                said.append(call)
+            elif not isinstance(block, ToolResult | Update):
+                said.append(block)
+        return [*([Message("assistant", said)] if said else ()), *results]
+
+    def _close(self) -> None:
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        update: dict[str, object] = {"text": self._text.getvalue()}
+        if self._signature is not None:
+            update["signature"] = self._signature
+        self._entries.append((opened.model_copy(update=update), None))
+        self._text, self._signature = StringIO(), None

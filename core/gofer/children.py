@@ -1,0 +1,326 @@
+"""One child: its life from the spawn to the result, its limits, and its cancellation."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from ._dispatch import pass_chunk
+from .blocks import Block
+from .errors import GoferError, PluginInternalError, PluginNotSupportedError
+from .final import FinalMessage
+from .messages import Message, Request, Usage
+from .model import Model
+from .runner import Run
+from .stream import CLOSING_SECONDS, ErrorMode, Pair, TurnStream
+from .subagents import SubagentResult, SubagentSpec, WorktreeReport
+from .turn import StreamChunk, Turn
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .worktree import Worktree
+
+__all__ = ["Child"]
+
+log = logging.getLogger("gofer")
+
+
+class Child:
+    """A child agent of a Host.
+
+    ``state`` is ``waiting`` (for a free place), ``running`` or ``ended``; ``parent`` is the
+    child that spawned it, None for the parent's own.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        child_id: str,
+        spec: SubagentSpec,
+        *,
+        session: str,
+        parent: Child | None,
+        depth: int,
+        cwd: Path,
+        cancel_grace: float,
+        observed: bool,
+        worktree: Worktree | None = None,
+    ) -> None:
+        self.id = child_id
+        self.spec = spec
+        self.runner = spec.runner or ""
+        self.agent = spec.agent
+        self.parent = parent
+        self.parent_session = session
+        self.session = f"{session}/{child_id}"
+        self.depth = depth
+        self.cwd = cwd
+        self.worktree = worktree
+        self.state: Literal["waiting", "running", "ended"] = "waiting"
+        self.final = FinalMessage()
+        self.usage: Usage | None = None
+        self.last_sign = 0.0
+        self.children: set[Child] = set()
+        self._host = host
+        self._cancel_grace = cancel_grace
+        self._observed = observed
+        self._cancel_event: anyio.Event | None = None
+        self._cancelled = False
+        self._timed_out: str | None = None
+        self._scope = anyio.CancelScope()
+        self._done = anyio.Event()
+        self._result: SubagentResult | None = None
+        self._pair: Pair | None = None
+        self._turn: Turn | None = None
+
+    def __repr__(self) -> str:
+        return f"<Child {self.id} on {self.runner!r}, {self.state}>"
+
+    # What others see of it
+
+    @property
+    def result(self) -> SubagentResult | None:
+        """Its result; None until it ended."""
+        return self._result
+
+    async def wait(self) -> SubagentResult:
+        """Wait for the child's end; a caller that is cancelled leaves the child as it was."""
+        if self._result is None:
+            await self._done.wait()
+        assert self._result is not None
+        return self._result
+
+    @property
+    def cancel_requested(self) -> anyio.Event:
+        """Set when the child should end."""
+        if self._cancel_event is None:
+            self._cancel_event = anyio.Event()
+            if self._cancelled:
+                self._cancel_event.set()
+        return self._cancel_event
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its end was asked for, of it or of a child above it. It stays so."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Ask it and all below it to end, and end them after their runners' grace."""
+        self._end("cancelled")
+
+    def _end(self, reason: str) -> None:
+        for below in tuple(self.children):
+            below._end("cancelled")
+        if self._cancelled or self.state == "ended":
+            return
+        self._cancelled = True
+        if reason != "cancelled":
+            self._timed_out = reason
+        if self._cancel_event is not None:
+            self._cancel_event.set()
+        if self._cancel_grace <= 0 or self.state == "waiting":
+            self._scope.cancel()
+        else:
+            self._host._start(self._cancel_after_grace)
+
+    async def _cancel_after_grace(self) -> None:
+        with anyio.move_on_after(self._cancel_grace):
+            await self._done.wait()
+        self._scope.cancel()
+
+    # What its runner does with it
+
+    async def emit(self, block: Block) -> Block:
+        """Take a block that the runner observed through the hooks."""
+        self.last_sign = anyio.current_time()
+        turn = self._turn or self.new_turn()
+        chunk = StreamChunk(block, turn)
+        hooks = self._host._registry.on_stream_chunk
+        if hooks:
+            await pass_chunk(hooks, chunk)
+        if self._pair is not None:
+            self._pair.transcript.add(block, chunk.block)
+        self.final.add(chunk.block)
+        return chunk.block
+
+    def stream(self, request: Request, model: Model, errors: ErrorMode) -> TurnStream:
+        """Make a model request inside this child."""
+        # Another response is another message, even where no tool call stands between.
+        self.final.cut()
+        self._host._bind(model)
+        self._turn = self.new_turn()
+        return TurnStream(
+            self._host._registry,
+            request,
+            model,
+            self._turn,
+            errors=errors,
+            on_block=self._saw,
+            on_end=self._spent,
+        )
+
+    def new_turn(self) -> Turn:
+        """Return a new turn of this child's."""
+        return Turn(
+            id=self._host._next_turn_id(),
+            host=self._host,
+            session=self.session,
+            depth=self.depth,
+            subagent_id=self.id,
+            runner=self.runner,
+            agent=self.agent,
+            observed=self._observed,
+        )
+
+    def _saw(self, block: Block) -> None:
+        self.last_sign = anyio.current_time()
+        self.final.add(block)
+
+    def _spent(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self.usage = usage if self.usage is None else self.usage + usage
+
+    # Its life: one task of the Host's
+
+    async def live(self) -> None:
+        """Run the child to its end; whatever happens, there is a result."""
+        result: SubagentResult | None = None
+        try:
+            with self._scope:
+                result = await self._run_in_turn()
+        except (Exception, SystemExit) as error:
+            result = self._failed(error)
+        finally:
+            try:
+                await self._clean_up()
+            finally:
+                self._settle(result or self._cancelled_result())
+
+    async def _run_in_turn(self) -> SubagentResult:
+        places = self._host._places(self.runner, self.depth)
+        async with places:
+            self.state = "running"
+            self.last_sign = anyio.current_time()
+            timeout = self.spec.timeout or self._host.config.timeout
+            idle = self.spec.idle_timeout or self._host.config.idle_timeout
+            if timeout is not None or idle is not None:
+                self._host._start(self._watch, timeout, idle)
+            return await self._execute()
+
+    async def _execute(self) -> SubagentResult:
+        run = Run(self._host, self)
+        if self._observed:
+            self._turn = self.new_turn()
+            pair = Pair(self._host._registry, self._turn)
+            request = await pair.open(Request(messages=[Message("user", self.spec.task)]))
+            asked = [message for message in request.messages if message.role == "user"]
+            run.prompt = asked[-1].text if asked else ""
+            self._pair = pair
+        answer: Any = self._host._registry.manager.hook.run_subagent(spec=self.spec, run=run)
+        if answer is None:
+            raise PluginNotSupportedError(
+                f"no runner took the child: runner {self.runner!r} is known but declined it"
+            )
+        if not inspect.isawaitable(answer):
+            raise PluginInternalError(
+                f"runner {self.runner!r} returned a {type(answer).__name__} from run_subagent: "
+                "an awaitable or None is needed"
+            )
+        result = await answer
+        if not isinstance(result, SubagentResult):
+            raise PluginInternalError(
+                f"runner {self.runner!r} gave a {type(result).__name__}: "
+                "return run.result(...), a SubagentResult"
+            )
+        if self._pair is not None:
+            await self._pair.close_quietly(result.stop_reason, result.usage)
+        return result
+
+    async def _watch(self, timeout: float | None, idle: float | None) -> None:
+        started = anyio.current_time()
+        while not self._done.is_set():
+            ends = started + timeout if timeout is not None else float("inf")
+            silent = self.last_sign + idle if idle is not None else float("inf")
+            with anyio.move_on_after(min(ends, silent) - anyio.current_time()):
+                await self._done.wait()
+                return
+            now = anyio.current_time()
+            if now >= ends:
+                self._end(f"timed out after {timeout:g} s: raise timeout, or ask for less")
+                return
+            if idle is not None and now >= self.last_sign + idle:
+                self._end(f"timed out after {idle:g} s without a sign of life: raise idle_timeout")
+                return
+
+    async def _clean_up(self) -> None:
+        for below in tuple(self.children):
+            below._end("cancelled")
+        unfinished = self._pair is not None and self._pair.response is None
+        if not self.children and not unfinished and self.worktree is None:
+            return
+        with anyio.CancelScope(shield=True):
+            for below in tuple(self.children):
+                await below._done.wait()
+            if self._pair is not None and unfinished:
+                reason = "cancelled" if self._scope.cancel_called else "error"
+                with anyio.move_on_after(CLOSING_SECONDS):
+                    await self._pair.close_quietly(reason)
+            if self.worktree is not None:
+                self._report = await self._host._report(self.worktree)
+
+    _report: WorktreeReport | None = None
+
+    # Its result
+
+    def _failed(self, error: BaseException) -> SubagentResult:
+        log.info("child %s failed: %s", self.id, error, exc_info=error)
+        return self._partial("error", _said(error))
+
+    def _cancelled_result(self) -> SubagentResult:
+        return self._partial("cancelled", "the child was cancelled before it ended")
+
+    def _partial(self, stop_reason: str, error: str) -> SubagentResult:
+        return SubagentResult(
+            subagent_id=self.id,
+            summary=self.final.text,
+            fallback=self.final.fallback,
+            stop_reason=stop_reason,
+            usage=self.usage,
+            error=error,
+        )
+
+    def _settle(self, result: SubagentResult) -> None:
+        stop_reason, error = result.stop_reason, result.error
+        has_text = bool(result.summary.strip())
+        if stop_reason == "end_turn" and error is not None:
+            # A failure that the runner reported must not read as a success.
+            stop_reason = "error"
+        if stop_reason == "end_turn" and not has_text:
+            error = "the turn ended with no text: there is no report"
+        if self._timed_out and stop_reason != "end_turn":
+            stop_reason, error = "cancelled", self._timed_out
+        if stop_reason == "error" and not error:
+            error = f"runner {self.runner!r} reported an error and no cause"
+        self._result = result.model_copy(
+            update={
+                "subagent_id": self.id,
+                "worktree_path": str(self.worktree.path) if self.worktree else None,
+                "worktree": self._report,
+                "stop_reason": stop_reason,
+                "error": error,
+                "exit_ok": stop_reason == "end_turn" and has_text,
+            }
+        )
+        self.state = "ended"
+        self._host._ended(self)
+        self._done.set()
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_said(inner) for inner in error.exceptions))
+    return str(error) if isinstance(error, GoferError) else f"{type(error).__name__}: {error}"

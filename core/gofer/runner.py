@@ -1,0 +1,132 @@
+"""What a runner is, and what it is given for one child."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import anyio
+
+from .blocks import Block
+from .hooks import hookimpl
+from .messages import Request, Usage
+from .model import Model
+from .stream import ErrorMode, TurnStream
+from .subagents import SessionInfo, SubagentResult, SubagentSpec
+
+if TYPE_CHECKING:
+    from .children import Child
+    from .host import Host
+
+__all__ = ["Run", "Runner"]
+
+
+class Runner(ABC):
+    """Executes children: subclass it, name it, and write :meth:`run`.
+
+    ``name`` is what ``spec.runner`` says, and what its entry point is called. ``cancel_grace``
+    is how many seconds a cancelled run has to end by itself. ``observed``: the child makes its
+    own model requests and executes its own tools, and the runner tells of them with
+    ``run.emit``; the host then brackets each run with one ``on_request`` and one
+    ``on_response_complete``. A runner that makes its requests with ``run.stream`` says False.
+    """
+
+    name: ClassVar[str]
+    cancel_grace: float = 0.0
+    observed: bool = True
+
+    @abstractmethod
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        """Do what *spec* asks, and return ``run.result(...)``.
+
+        What it raises becomes a result with ``exit_ok=False`` and the partial text.
+        """
+
+    @hookimpl
+    def run_subagent(self, spec: SubagentSpec, run: Run) -> Awaitable[SubagentResult] | None:
+        """Take the runs that name this runner."""
+        return self.run(spec, run) if spec.runner == self.name else None
+
+
+class Run:
+    """One child, as its runner sees it.
+
+    ``prompt`` is the task as the plugins' ``on_request`` left it; ``cwd`` is absolute, and the
+    worktree where one was asked for.
+    """
+
+    def __init__(self, host: Host, child: Child) -> None:
+        self._child = child
+        self.host = host
+        self.prompt = child.spec.task
+
+    @property
+    def id(self) -> str:
+        """The child's id, ``sub-<n>``."""
+        return self._child.id
+
+    @property
+    def spec(self) -> SubagentSpec:
+        """What the child is asked to do."""
+        return self._child.spec
+
+    @property
+    def depth(self) -> int:
+        """1 for a child of the parent, 2 for a child of that, and so on."""
+        return self._child.depth
+
+    @property
+    def session(self) -> str:
+        """The child's own session."""
+        return self._child.session
+
+    @property
+    def cwd(self) -> Path:
+        """The directory to work in."""
+        return self._child.cwd
+
+    @property
+    def cancel_requested(self) -> anyio.Event:
+        """Set when the child should end; ``cancel_grace`` seconds later the run is cancelled."""
+        return self._child.cancel_requested
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a child process needs in its environment, so that limits on depth reach it."""
+        return self.host.environment(self._child.depth)
+
+    async def emit(self, block: Block) -> Block:
+        """Take *block* through the hooks, and return it as they left it.
+
+        :raises PluginError: a plugin refused it; let it end the run.
+        """
+        return await self._child.emit(block)
+
+    def stream(self, request: Request, model: Model, *, errors: ErrorMode = "raise") -> TurnStream:
+        """Make a model request inside this child, through the hooks; see ``Host.stream``."""
+        return self._child.stream(request, model, errors)
+
+    def result(
+        self,
+        summary: str | None = None,
+        stop_reason: str = "end_turn",
+        *,
+        error: str | None = None,
+        usage: Usage | None = None,
+        permissions_denied: list[Any] | None = None,
+        session: SessionInfo | None = None,
+    ) -> SubagentResult:
+        """Return the child's result; by default with its final message and its summed usage."""
+        final = self._child.final
+        return SubagentResult(
+            subagent_id=self._child.id,
+            summary=final.text if summary is None else summary,
+            stop_reason=stop_reason,
+            usage=usage or self._child.usage,
+            error=error,
+            permissions_denied=permissions_denied or [],
+            fallback=final.fallback if summary is None else False,
+            session=session,
+        )
