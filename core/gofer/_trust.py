@@ -57,7 +57,7 @@ SAFE: Mapping[str, Callable[[object], bool]] = {
     "max_pending": _at_most(DEFAULT_PENDING),
     "model": _always,
     "strict": _always,
-    "timeout": lambda value: isinstance(value, int | float),
+    "timeout": _always,
 }
 
 
