@@ -1,0 +1,1 @@
+"""gofer's built-in plugins: each is found through its entry point, like anybody's."""
