@@ -64,19 +64,21 @@ class Found:
 
 
 def find(
-    disable: Iterable[str] = (), allow: Iterable[str] | None = None, points: EntryPoints | None = None
+    disable: Iterable[str] = (),
+    allow: Iterable[str] | None = None,
+    points: EntryPoints | None = None,
 ) -> list[Found]:
     """Return every plugin and runner that is installed, from metadata alone.
 
     Names that are disabled or not allowed, and names that clash, are marked as such.
     """
-    points = entry_points() if points is None else points
+    installed = entry_points() if points is None else points
     disabled = set(disable)
     allowed = None if allow is None else set(allow)
     found: list[Found] = []
     for group in GROUPS:
         known: set[tuple[str, str | None, str]] = set()
-        for point in points.select(group=group):
+        for point in installed.select(group=group):
             dist = point.dist
             distribution = dist.name if dist is not None else None
             key = (point.name, distribution, point.value)

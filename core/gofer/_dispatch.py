@@ -8,7 +8,7 @@ from types import CoroutineType
 from typing import Any
 
 from ._registry import Hook
-from .blocks import BLOCK_TYPES, ToolCall, ToolResult
+from .blocks import BLOCK_TYPES, Block, ToolCall, ToolResult
 from .errors import GoferError, PluginError, PluginErrors, PluginValidationError
 from .messages import Request, Response
 from .turn import StreamChunk
@@ -90,10 +90,10 @@ async def _awaited(answer: Any) -> None:
         )
 
 
-def _check_replacement(chunk: StreamChunk, before: object) -> None:
+def _check_replacement(chunk: StreamChunk, before: Block) -> None:
     block = chunk.block
     if not isinstance(block, BLOCK_TYPES):
-        chunk.block = before  # type: ignore[assignment]
+        chunk.block = before
         raise PluginValidationError(
             "chunk.block", f"a block is needed, not {type(block).__name__}: {block!r:.100}"
         )

@@ -85,9 +85,7 @@ class Plugins:
             return known
         kind = "runner" if group == RUNNERS else "plugin"
         entries = [
-            entry
-            for entry in self._found
-            if entry.info.group == group and entry.info.name == name
+            entry for entry in self._found if entry.info.group == group and entry.info.name == name
         ]
         for entry in entries:
             if entry.info.status == "available":
@@ -159,7 +157,9 @@ class Plugins:
         except (ConfigError, KeyboardInterrupt):
             raise
         except PluginValidationError as error:
-            entry.fail(str(error), f"Report it to the authors of {info.distribution}, or disable it")
+            entry.fail(
+                str(error), f"Report it to the authors of {info.distribution}, or disable it"
+            )
         except BaseException as error:
             entry.fail(
                 f"setting it up raised {type(error).__name__}: {error}",

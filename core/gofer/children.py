@@ -316,6 +316,8 @@ class Child:
             }
         )
         self.state = "ended"
+        # What only the run needed must not stay as long as the result does.
+        self._pair, self.final = None, FinalMessage()
         self._host._ended(self)
         self._done.set()
 

@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -230,7 +230,9 @@ class Host:
         """
         self._check_open()
         call = ToolCall(
-            id=f"call-{uuid.uuid4().hex}", name=name, arguments={} if arguments is None else arguments
+            id=f"call-{uuid.uuid4().hex}",
+            name=name,
+            arguments={} if arguments is None else arguments,
         )
         chunk = StreamChunk(call, self._new_turn(session))
         await pass_chunk(self._registry.on_stream_chunk, chunk)
@@ -443,5 +445,5 @@ class Host:
         """Leave the context manager of *key* now: the next need makes a new one."""
         await self._resources.release(key)
 
-    def _start(self, function: Callable[..., Awaitable[Any]], *args: object) -> None:
+    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         self._tasks.start_soon(function, *args)
