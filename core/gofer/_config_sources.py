@@ -24,6 +24,7 @@ __all__ = [
     "dotted",
     "project_file",
     "read_environment",
+    "read_file",
     "read_project",
     "read_user",
     "user_file",
@@ -110,6 +111,23 @@ def project_file(directory: Path) -> Path | None:
     """Return the file that holds the settings of the project *directory* is in, if any does."""
     source = read_project(directory)
     return source.path if source else None
+
+
+def read_file(path: Path) -> Source:
+    """Read the project settings that *path* holds.
+
+    :raises ConfigError: there are none, or the file cannot be read.
+    """
+    path = path.absolute()
+    if path.name == "pyproject.toml":
+        table = _read_table(path)
+        if table is None:
+            raise ConfigError(f"{path}: there is no table [tool.gofer] in it")
+        return table
+    content = _read(path)
+    if content is None:
+        raise ConfigError(f"{path}: there is no such file")
+    return Source(_parse(path, content), path, content)
 
 
 def read_project(directory: Path) -> Source | None:

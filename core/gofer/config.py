@@ -37,7 +37,7 @@ from ._config_sources import (
 from ._trust import DEFAULT_CONCURRENCY, DEFAULT_DEPTH, DEFAULT_PENDING
 from .errors import ConfigError
 
-__all__ = ["AgentConfig", "Config", "load_config"]
+__all__ = ["AgentConfig", "Config", "check_trust", "check_values", "load_config"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -144,14 +144,15 @@ class Config(BaseModel):
 
         That is ``FILE:KEY``, the name of a variable, ``argument`` or ``default``.
         """
-        found: dict[str, str] = {}
+        return {dotted(key): self.origin(*key) for key in self.leaf_keys()}
+
+    def leaf_keys(self) -> Iterator[Key]:
+        """Go through all values: each key, in its parts; an empty table counts as a value."""
         for key, value in self:
             if key in self.model_fields_set:
-                for path in _leaves(value, (key,)):
-                    found[dotted(path)] = self.origin(*path)
+                yield from _leaves(value, (key,))
             else:
-                found[key] = "default"
-        return found
+                yield (key,)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -220,7 +221,7 @@ def load_config(
     gathered = [source for source in found if source is not None]
     merged: dict[str, Any] = {}
     for source in gathered:
-        _check(source)
+        check_values(source)
         # A number for all replaces what was said of some before.
         if "*" in source.data.get("max_concurrent", ()):
             merged.pop("max_concurrent", None)
@@ -248,7 +249,8 @@ def check_trust(project: Source) -> None:
         )
 
 
-def _check(source: Source) -> None:
+def check_values(source: Source) -> None:
+    """Raise ConfigError if a key or value of *source* is wrong."""
     try:
         Config.model_validate(source.data)
     except ValidationError as error:

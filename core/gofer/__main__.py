@@ -1,0 +1,7 @@
+"""``python -m gofer`` is ``gofer``."""
+
+from __future__ import annotations
+
+from .cli import main
+
+main()

@@ -1,0 +1,162 @@
+"""Commands that other packages add: known by their metadata, loaded when they are called."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ._cli_output import complain
+from ._discovery import Found, PluginInfo
+from .config import load_config
+from .errors import ConfigError, GoferError, PluginError, PluginNotSupportedError
+
+__all__ = ["COMMANDS", "Group", "installed", "load_command"]
+
+COMMANDS = "gofer.commands"
+_BUILT_IN = "gofer"
+
+
+class Group(TyperGroup):
+    """gofer's own commands, then those of other packages; tells gofer's errors in a line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._added: dict[str, _Added] | None = None
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands that can be called."""
+        added = (name for name, command in self._all().items() if not command.hidden)
+        return [*super().list_commands(ctx), *sorted(added)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return gofer's own command, else the added one of that name."""
+        return super().get_command(ctx, cmd_name) or self._all().get(cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an interrupted one has the exit code that shells expect."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; an error of gofer's is told in a line, without a traceback."""
+        try:
+            return super().main(*args, **kwargs)
+        except GoferError as error:
+            complain(error)
+            raise SystemExit(2 if isinstance(error, ConfigError | PluginError) else 1) from None
+
+    def _all(self) -> dict[str, _Added]:
+        if self._added is None:
+            self._added = {
+                entry.info.name: _Added(entry)
+                for entry in reversed(installed(self.commands))
+                if entry.info.name not in self.commands
+            }
+        return self._added
+
+
+class _Added(TyperCommand):
+    """Stands for a command until it is called."""
+
+    def __init__(self, entry: Found) -> None:
+        super().__init__(
+            entry.info.name,
+            callback=None,
+            help=f"Comes with {entry.info.distribution} {entry.info.version}.",
+            hidden=entry.info.status != "available",
+            rich_help_panel="Commands of plugins",
+        )
+        self._entry = entry
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Load the command that is meant; it does the rest."""
+        command = load_command(self._entry)
+        # What is run must not depend on settings that could not be read.
+        load_config()
+        return command.make_context(info_name, args, parent=parent, **extra)
+
+
+def installed(own: Any = ()) -> list[Found]:
+    """Return the added commands, from metadata alone; blocked and clashing ones are marked.
+
+    :param own: the names that are gofer's own.
+    """
+    try:
+        config = load_config()
+    except ConfigError:
+        disabled, allowed = set[str](), None
+    else:
+        disabled, allowed = set(config.disable), config.allow
+    found: list[Found] = []
+    known: set[tuple[str, str | None]] = set()
+    for point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):
+        dist = point.dist
+        name, version = (dist.name, dist.version) if dist is not None else (None, None)
+        if (point.name, name) in known:
+            continue
+        known.add((point.name, name))
+        info = PluginInfo(point.name, COMMANDS, name, version, "available")
+        entry = Found(info, point, name == _BUILT_IN)
+        names = {info.name, f"{name}:{info.name}"}
+        if names & disabled or not (allowed is None or entry.built_in or names & set(allowed)):
+            info.status = "disabled"
+        found.append(entry)
+    _settle_clashes(found, own)
+    return sorted(found, key=lambda entry: entry.rank)
+
+
+def _settle_clashes(found: list[Found], own: Any) -> None:
+    usable = [entry for entry in found if entry.info.status == "available"]
+    for entry in usable:
+        rivals = [other for other in usable if other.info.name == entry.info.name]
+        taken = entry.info.name in own or any(rival.built_in for rival in rivals)
+        if entry.built_in or (len(rivals) == 1 and not taken):
+            continue
+        info = entry.info
+        info.status = "set aside"
+        if taken:
+            info.error = f"the name {info.name!r} is taken by gofer's own command"
+            info.remedy = "Rename its entry point"
+        else:
+            others = {str(rival.info.distribution) for rival in rivals if rival is not entry}
+            info.error = f"the name {info.name!r} is claimed by {', '.join(sorted(others))} too"
+            info.remedy = f"Disable one of them: GOFER_DISABLE={info.distribution}:{info.name}"
+
+
+def load_command(entry: Found) -> Any:
+    """Return the command that *entry* points to, ready to be called.
+
+    :raises PluginNotSupportedError: it is disabled, set aside or broken; says what to do.
+    """
+    info = entry.info
+    if info.status == "disabled":
+        raise PluginNotSupportedError(f"the command {info.name!r} is disabled by the settings")
+    command = None
+    if info.status == "available":
+        try:
+            loaded = entry.point.load()
+            if not isinstance(loaded, typer.Typer):
+                raise TypeError(f"it is a {type(loaded).__name__} and no typer.Typer")
+            command = typer.main.get_command(loaded)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a package does, SystemExit included
+            info.status = "failed"
+            info.error = f"loading {entry.point.value} raised {type(error).__name__}: {error}"
+            info.remedy = (
+                f"Reinstall or uninstall {info.distribution}, or set GOFER_DISABLE={info.name}"
+            )
+    if command is None:
+        raise PluginNotSupportedError(
+            f"the command {info.name!r} of {info.distribution} {info.version} cannot be used: "
+            f"{info.error}. {info.remedy}"
+        )
+    info.status = "loaded"
+    return command

@@ -1,0 +1,110 @@
+"""What the command line writes: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TextIO
+
+from .errors import GoferError
+
+__all__ = ["Plain", "complain", "is_terminal", "note", "plain", "write"]
+
+_STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
+_ESCAPE = re.compile(
+    rf"""(?xs)
+      (?:\x1b\[|\x9b) [0-?]* [\x20-/]* [@-~]           # a control sequence, such as a colour
+    | {_STRING} [^\x07\x9c\x1b]* (?:\x07|\x9c|\x1b\\)  # a string, such as a title or a link
+    | \x1b [\x20-/]* [0-OQ-WYZ`-~\\]                   # anything shorter
+    """
+)
+_UNFINISHED = re.compile(
+    rf"(?s)(?:(?:\x1b\[|\x9b)[0-?]*[\x20-/]*|{_STRING}[^\x07\x9c\x1b]*\x1b?|\x1b[\x20-/]*)\Z"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LONGEST = 4096
+
+
+class Plain:
+    """Takes what could drive a terminal out of a text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return what of *text* is fit to be shown now; half an escape sequence is kept."""
+        text = self._held + text
+        found = _UNFINISHED.search(text)
+        # A sequence without an end must not swallow all that follows.
+        cut = found.start() if found and len(text) - found.start() <= _LONGEST else len(text)
+        self._held = text[cut:]
+        return _CONTROL.sub("", _ESCAPE.sub("", text[:cut]))
+
+
+def plain(text: str) -> str:
+    """Return a whole *text* without escape sequences and control characters."""
+    return _CONTROL.sub("", _ESCAPE.sub("", text))
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Say whether somebody watches *stream*, which may be closed or None."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def write(text: str, end: str = "\n") -> None:
+    """Write a result to stdout: plain text to a terminal, else *text* as it is, in UTF-8.
+
+    If nobody reads any more, it is silently lost.
+
+    :raises GoferError: it cannot be written, as to a full disk.
+    """
+    _write(sys.stdout, text + end, "stdout")
+
+
+def note(text: str) -> None:
+    """Write a line for people to stderr."""
+    try:
+        _write(sys.stderr, text + "\n", "stderr")
+    except GoferError:
+        return
+
+
+def complain(error: object) -> None:
+    """Tell of an error, in lines that name the program."""
+    for line in str(error).splitlines() or [type(error).__name__]:
+        note(f"gofer: {line}")
+
+
+def _write(stream: TextIO | None, text: str, name: str) -> None:
+    if stream is None:
+        return
+    encoding = "utf-8"
+    if is_terminal(stream):
+        text, encoding = plain(text), stream.encoding or encoding
+    data = text.encode(encoding, "replace")
+    try:
+        stream.flush()
+        buffer = getattr(stream, "buffer", None)
+        if buffer is None:
+            stream.write(data.decode(encoding))
+        else:
+            buffer.write(data)
+        stream.flush()
+    except BrokenPipeError:
+        _discard(stream)
+    except OSError as error:
+        _discard(stream)
+        raise GoferError(f"cannot write to {name}: {error.strerror or error}") from error
+
+
+def _discard(stream: TextIO) -> None:
+    # What the buffers still hold would fail again when the interpreter ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, stream.fileno())
+    finally:
+        os.close(nowhere)

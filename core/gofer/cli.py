@@ -1,0 +1,65 @@
+"""The command line: ``gofer run``, ``gofer plugins``, ``gofer config``, and what plugins add."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from ._cli_commands import Group
+from ._cli_config import app as config_app
+from ._cli_output import note
+from ._cli_plugins import plugins
+from ._cli_run import run
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    # Its tracebacks show the values of variables, keys among them.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(plugins)
+app.add_typer(config_app, name="config")
+
+
+class _Notes(logging.Handler):
+    """Writes log messages as lines for people."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"gofer: {record.getMessage()}")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gofer {version('gofer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def gofer(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Tell on stderr what goes on.")
+    ] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Delegate work to subagents."""
+    logger = logging.getLogger("gofer")
+    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
+        logger.addHandler(_Notes())
+
+
+def main() -> None:
+    """Run the command line that the process was started with."""
+    typer.main.get_command(app).main(prog_name="gofer")
