@@ -97,16 +97,17 @@ class Host:
         self._silence: anyio.Event | None = None
         strict = self._config.strict if self._strict is None else self._strict
         self._plugins = Plugins(self._registry, self._config, self._bind, strict=strict)
-        async with AsyncExitStack() as stack:
-            self._tasks: TaskGroup = await stack.enter_async_context(anyio.create_task_group())
-            self._resources = Resources(self._tasks)
-            self._stack = stack
-            try:
-                self._plugins.open(self._given, discover=self._discover)
-            except BaseException:
-                self._stack = None
-                raise
-            self._stack = stack.pop_all()
+        self._stack = AsyncExitStack()
+        try:
+            # Before the task group is there: what it raises must not arrive inside a group.
+            self._plugins.open(self._given, discover=self._discover)
+            self._tasks: TaskGroup = await self._stack.enter_async_context(
+                anyio.create_task_group()
+            )
+        except BaseException:
+            self._stack = None
+            raise
+        self._resources = Resources(self._tasks)
         return self
 
     async def __aexit__(
@@ -129,7 +130,13 @@ class Host:
                     self._silence.set()
         finally:
             self._stack = None
-            suppress = await stack.__aexit__(kind, error, traceback)
+            try:
+                suppress = await stack.__aexit__(kind, error, traceback)
+            except BaseExceptionGroup as group:
+                # The body's own error goes on as it is, not inside a group of the task group's.
+                if error is None or group.exceptions != (error,):
+                    raise
+                suppress = False
         return suppress
 
     @property
