@@ -81,6 +81,8 @@ def run(
         raise typer.BadParameter("needs --worktree too", param_hint="--branch")
     if task == "-":
         task = sys.stdin.buffer.read().decode("utf-8", "replace")
+    else:
+        task = _redecoded(task)
     try:
         spec = SubagentSpec(
             task=task,
@@ -258,3 +260,12 @@ def _first(group: BaseExceptionGroup[GoferError]) -> GoferError:
         if isinstance(error, GoferError)
         else GoferError("; ".join(map(str, group.exceptions)))
     )
+
+
+def _redecoded(argument: str) -> str:
+    # Where the locale is not UTF-8, its bytes were read as something else.
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(argument).decode("utf-8", "replace")
+    return argument

@@ -1,0 +1,694 @@
+"""The command line: what goes where, exit codes, signals, and what is loaded when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gofer._cli_output import Plain, plain
+from gofer._config_sources import user_file
+from gofer.cli import app
+
+RUNNER = '''
+import sys
+
+import anyio
+import gofer
+
+
+class Fake(gofer.Runner):
+    """Does what its task names."""
+
+    name = "fake"
+
+    async def run(self, spec, run):
+        return await getattr(self, run.prompt.partition(" ")[0])(spec, run)
+
+    async def say(self, spec, run):
+        await run.emit(gofer.Text(text=run.prompt.partition(" ")[2]))
+        return run.result()
+
+    async def work(self, spec, run):
+        await run.emit(gofer.Text(text="Let me look.", message_id="1"))
+        await run.emit(gofer.ToolCall(id="c", name="read", title="Read\\x1b[31m\\na file"))
+        await run.emit(gofer.ToolCall(id="c", name="read", status="completed"))
+        await run.emit(gofer.Text(text="All \\x1b[3", message_id="2"))
+        await run.emit(gofer.Text(text="1mgood\\x1b[0m.", message_id="2"))
+        session = gofer.SessionInfo(id="s-1")
+        return run.result(session=session)
+
+    async def much(self, spec, run):
+        await run.emit(gofer.Text(text="line\\n" * 1_000_000))
+        return run.result()
+
+    async def half(self, spec, run):
+        await run.emit(gofer.Text(text="half of it"))
+        raise RuntimeError("it broke")
+
+    async def spec(self, spec, run):
+        told = spec.model_dump_json(exclude_unset=True)
+        settings = run.host.config.model_dump_json(include={"base_url", "model"})
+        await run.emit(gofer.Text(text=f'[{told}, {settings}, "{run.cwd}"]'))
+        return run.result()
+
+    async def hang(self, spec, run):
+        await run.emit(gofer.Text(text="so far"))
+        try:
+            print("ready", file=sys.stderr, flush=True)
+            await anyio.sleep_forever()
+        finally:
+            print("closed", file=sys.stderr, flush=True)
+
+    async def stay(self, spec, run):
+        with anyio.CancelScope(shield=True):
+            print("ready", file=sys.stderr, flush=True)
+            await run.cancel_requested.wait()
+            print("asked", file=sys.stderr, flush=True)
+            await anyio.sleep_forever()
+'''
+
+COMMANDS = """
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def hello(name: str = "you") -> None:
+    '''Greet somebody.'''
+    typer.echo(f"hello {name}")
+
+
+@app.command()
+def wrong() -> None:
+    import gofer
+
+    raise gofer.ConfigError("the greeting is wrong")
+
+
+not_an_app = 3
+"""
+
+
+def package(site: Path, name: str, modules: dict[str, str], **groups: dict[str, str]) -> None:
+    """Install a package the way a wheel is: its modules, and its metadata next to them."""
+    info = site / f"{name.replace('-', '_')}-1.5.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+    lines = []
+    for group, points in groups.items():
+        lines += [f"[gofer.{group}]", *(f"{key} = {value}" for key, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    for module, text in modules.items():
+        (site / f"{module}.py").write_text(text)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where further packages go; it holds a runner ``fake`` and a command ``greet``."""
+    site = tmp_path / "site"
+    package(
+        site,
+        "faker",
+        {"fake_runner": RUNNER, "fake_commands": COMMANDS},
+        runners={"fake": "fake_runner:Fake"},
+        commands={"greet": "fake_commands:app"},
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    return site
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "gofer", *args]
+
+
+def gofer(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    done = subprocess.run(
+        command(*args),
+        input=stdin.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        timeout=60,
+        env=os.environ | variables,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr
+    return subprocess.CompletedProcess(
+        args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def fake(task: str, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return gofer("run", "--runner", "fake", *args, task, **variables)
+
+
+def on_terminal(args: Sequence[str], *, stdout_too: bool = True) -> tuple[int, str, str]:
+    """Run a command whose stderr, and maybe stdout, is a terminal: exit code, screen, stdout."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        args, stdin=slave, stdout=slave if stdout_too else subprocess.PIPE, stderr=slave
+    )
+    os.close(slave)
+    screen = bytearray()
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # on Linux, nobody has the other end any more
+            break
+        if not data:
+            break
+        screen += data
+    os.close(master)
+    out, _ = process.communicate(timeout=60)
+    return process.returncode, screen.decode().replace("\r\n", "\n"), (out or b"").decode()
+
+
+# gofer run: what goes where
+
+
+def test_the_final_message_goes_to_stdout(site: Path, here: Path) -> None:
+    done = fake("work")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "All \x1b[31mgood\x1b[0m.\n", "")
+
+
+def test_json_is_one_object_and_nothing_else(site: Path, here: Path) -> None:
+    for option in (["--json"], ["--format", "json"]):
+        done = fake("work", *option)
+        assert done.stdout.count("\n") == 1
+        result = json.loads(done.stdout)
+        assert result["summary"] == "All \x1b[31mgood\x1b[0m."
+        assert (result["exit_ok"], result["session"]["id"]) == (True, "s-1")
+        assert done.stderr == ""
+
+
+def test_a_failed_child(site: Path, here: Path) -> None:
+    done = fake("half")
+    assert (done.returncode, done.stdout) == (1, "half of it\n")
+    assert done.stderr == "gofer: RuntimeError: it broke\n"
+    assert json.loads(fake("half", "--json").stdout)["error"] == "RuntimeError: it broke"
+
+
+def test_no_text_is_a_failure(site: Path, here: Path) -> None:
+    done = fake("say")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no text" in done.stderr
+
+
+def test_text_comes_out_as_utf8_whatever_the_locale(site: Path, here: Path) -> None:
+    done = fake(
+        "say gr\u00fc\u00df \U0001f642", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0"
+    )
+    assert done.stdout == "gr\u00fc\u00df \U0001f642\n"
+
+
+def test_the_task_can_come_from_stdin(site: Path, here: Path) -> None:
+    done = gofer("run", "--runner", "fake", "-", stdin="say é\n\udcff")
+    assert done.stdout == "é\n\ufffd\n"
+
+
+def test_options_reach_the_spec(site: Path, here: Path) -> None:
+    other = here / "other"
+    other.mkdir()
+    done = fake(
+        "spec", "--agent", "a", "--cwd", "other", "--timeout", "50", "--idle-timeout", "40.5",
+        "--resume", "s-0", "--tool", "read", "--tool", "write",
+        "--base-url", "http://host.test/v1", "--model", "m",
+    )  # fmt: skip
+    spec, settings, cwd = json.loads(done.stdout)
+    assert spec == {
+        "task": "spec",
+        "agent": "a",
+        "runner": "fake",
+        "worktree": None,
+        "resume": "s-0",
+        "tool_scope": ["read", "write"],
+        "timeout": 50.0,
+        "idle_timeout": 40.5,
+    }
+    assert settings == {"base_url": "http://host.test/v1", "model": "m"}
+    assert cwd == str(other)
+
+
+def test_a_worktree(site: Path, here: Path) -> None:
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.test"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    tree = here.parent / "tree"
+    done = fake("say done", "--worktree", str(tree), "--branch", "topic", "--json")
+    result = json.loads(done.stdout)
+    assert result["worktree_path"] == str(tree)
+    assert result["worktree"]["branch"] == "topic"
+    assert (tree / ".git").exists()
+
+
+# gofer run: on a terminal
+
+
+def test_a_terminal_shows_text_as_it_comes_and_no_escapes(site: Path, here: Path) -> None:
+    code, screen, _ = on_terminal(command("run", "--runner", "fake", "work"))
+    assert code == 0
+    assert screen == "Let me look.\n> Read a file\nAll good.\nsession: s-1\n"
+
+
+def test_progress_is_on_stderr_and_the_result_on_stdout(site: Path, here: Path) -> None:
+    code, screen, out = on_terminal(command("run", "--runner", "fake", "work"), stdout_too=False)
+    assert (code, out) == (0, "All \x1b[31mgood\x1b[0m.\n")
+    assert screen == "> Read a file\nsession: s-1\n"
+
+
+@pytest.mark.parametrize("form", ["json", "quiet"])
+def test_no_progress_where_none_is_wanted(site: Path, here: Path, form: str) -> None:
+    _, screen, out = on_terminal(
+        command("run", "--runner", "fake", "--format", form, "work"), stdout_too=False
+    )
+    assert screen == ""
+    assert "good" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://host.test\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bP1$r\x9ctext\x1bc", "text"),
+        ("\x9b31mred", "red"),
+        ("\x1b(Bx\x1b7y", "xy"),
+        ("a\x07\x08b\rc\td\n", "abc\td\n"),
+        ("\x1b]unfinished", ""),
+    ],
+)
+def test_escapes_are_taken_out(text: str, shown: str) -> None:
+    assert Plain().feed(text) == shown
+
+
+FRAGMENTS = st.lists(
+    st.one_of(
+        st.sampled_from(["\x1b[", "\x1b]", "\x1bP", "\x1b\\", "\x1b", "\x07", "\x9b", "\x9c", "m"]),
+        st.text("0;m[]\\ aé\n", max_size=4),
+    )
+)
+
+
+@given(FRAGMENTS)
+def test_nothing_that_drives_a_terminal_gets_through(pieces: list[str]) -> None:
+    stripper = Plain()
+    shown = "".join(stripper.feed(piece) for piece in pieces)
+    whole = Plain().feed("".join(pieces))
+    assert shown == whole
+    for text in (shown, plain("".join(pieces))):
+        assert all(char in "\n\t" or (char >= " " and not "\x7f" <= char < "\xa0") for char in text)
+
+
+def test_a_sequence_without_an_end_swallows_little() -> None:
+    stripper = Plain()
+    shown = stripper.feed("\x1b]") + "".join(stripper.feed("x" * 100) for _ in range(100))
+    assert shown.count("x") > 5000
+
+
+# gofer run: usage, and what cannot be started
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["run"], "TASK"),
+        (["run", "x", "--nope"], "--nope"),
+        (["run", "x", "--timeout", "0"], "--timeout"),
+        (["run", "x", "--timeout", "nan"], "--timeout"),
+        (["run", "x", "--branch", "b"], "--worktree"),
+        (["run", "x", "--format", "xml"], "xml"),
+        (["nope"], "nope"),
+        (["run", "--runner", "nope", "x"], "there is no runner 'nope'; installed: fake, llama-"),
+        (["run", "--runner", "fake", "  "], "is blank"),
+        (["run", "--runner", "fake", "--cwd", "nowhere", "say x"], "nowhere"),
+        (["run", "--runner", "fake", "--base-url", "host", "say x"], "argument: should be an http"),
+        (["run", "--runner", "fake", "--worktree", "../tree", "say x"], "git"),
+    ],
+)
+def test_what_cannot_be_started_has_exit_code_2(
+    site: Path, here: Path, args: list[str], told: str
+) -> None:
+    done = gofer(*args, COLUMNS="200")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_an_error_of_gofers_is_one_line(site: Path, here: Path) -> None:
+    (here / "gofer.toml").write_text("base_url = 'http://elsewhere.test'\n")
+    done = fake("say x")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gofer: {here}/gofer.toml: a project's file may set base_url")
+    assert done.stderr.count("\n") == 1
+
+
+def test_log_messages_go_to_stderr(site: Path, here: Path) -> None:
+    done = fake("say x", GOFER_MODLE="m")
+    assert done.stdout == "x\n"
+    assert done.stderr == (
+        "gofer: GOFER_MODLE is no variable that gofer knows; did you mean GOFER_MODEL?\n"
+    )
+
+
+# gofer run: signals and closed pipes
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_stops_the_child(site: Path, here: Path, name: str) -> None:
+    number = getattr(signal, name)
+    process = subprocess.Popen(
+        command("run", "--runner", "fake", "--json", "hang"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert err == "closed\n"
+    result = json.loads(out)
+    assert (result["stop_reason"], result["summary"]) == ("cancelled", "so far")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_second_signal_does_not_wait(site: Path, here: Path) -> None:
+    process = subprocess.Popen(
+        command("run", "--runner", "fake", "stay"), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in ("ready\n", "asked\n"):
+        assert process.stderr.readline() == line
+        process.send_signal(signal.SIGINT)
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 130
+    process.stderr.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_an_ignored_signal_stays_ignored(site: Path, here: Path) -> None:
+    process = subprocess.Popen(
+        command("run", "--runner", "fake", "hang"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, "closed\n")
+
+
+def test_nobody_reads_any_more(site: Path, here: Path) -> None:
+    process = subprocess.Popen(
+        command("run", "--runner", "fake", "much"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"line\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0
+    process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_cannot_be_written_is_told(site: Path, here: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("run", "--runner", "fake", "say x"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"gofer: cannot write to stdout: No space left on device\n",
+    )
+
+
+# What is loaded when
+
+
+def test_help_and_version_load_nothing_of_others(site: Path, here: Path) -> None:
+    package(
+        site,
+        "bomb",
+        {"bomb": "raise SystemExit('loaded')"},
+        runners={"bomb": "bomb:Bomb"},
+        plugins={"bomb": "bomb:Bomb"},
+        commands={"bomb": "bomb:app"},
+    )
+    code = (
+        "import sys\n"
+        "from gofer.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "heavy = {'gofer_runners', 'gofer_plugins', 'httpx', 'mcp', 'xllamacpp', 'bomb', 'trio'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    for args in (["--help"], ["--version"], ["run", "--help"], ["plugins", "--no-load"]):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, *args],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stderr == "[]\n"
+        if args == ["--help"]:
+            for name in ("run", "plugins", "config", "greet", "bomb", "Comes with faker 1.5"):
+                assert name in done.stdout
+
+
+def test_the_command_line_is_not_loaded_with_the_package() -> None:
+    code = (
+        "import sys, gofer; print({'typer', 'rich', 'httpx', 'mcp'} & set(sys.modules) or 'none')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "none\n"
+
+
+# Commands of other packages
+
+
+def test_a_command_of_another_package(site: Path, here: Path) -> None:
+    assert gofer("greet", "hello", "--name", "me").stdout == "hello me\n"
+    assert "Greet somebody." in gofer("greet", "--help").stdout
+    done = gofer("greet", "wrong")
+    assert (done.returncode, done.stderr) == (2, "gofer: the greeting is wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("raise SystemExit(0)", "SystemExit"),
+        ("import not_installed", "No module named 'not_installed'"),
+        ("app = 3", "it is a int and no typer.Typer"),
+        ("import typer; app = typer.Typer()", "RuntimeError"),
+        ("", "AttributeError"),
+    ],
+)
+def test_a_broken_command_is_named_and_harms_no_other(
+    site: Path, here: Path, module: str, why: str
+) -> None:
+    package(site, "broken", {"broken": module}, commands={"broken": "broken:app"})
+    done = gofer("broken", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gofer: the command 'broken' of broken 1.5 cannot be used: ")
+    assert why in done.stderr
+    assert "GOFER_DISABLE=broken" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert gofer("greet", "hello").stdout == "hello you\n"
+
+
+def test_a_disabled_command(site: Path, here: Path) -> None:
+    for variables in ({"GOFER_DISABLE": "faker:greet"}, {"GOFER_ALLOW": "fake"}):
+        done = gofer("greet", "hello", **variables)
+        assert done.returncode == 2
+        assert done.stderr == "gofer: the command 'greet' is disabled by the settings\n"
+        assert "greet" not in gofer("--help", **variables).stdout
+
+
+def test_no_command_runs_while_the_settings_are_wrong(site: Path, here: Path) -> None:
+    (here / "gofer.toml").write_text("disable = ['greet']\n")
+    done = gofer("greet", "hello")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "gofer config trust" in done.stderr
+
+
+def test_names_that_clash(site: Path, here: Path) -> None:
+    package(site, "rival", {"rival": COMMANDS}, commands={"greet": "rival:app", "run": "rival:app"})
+    done = gofer("greet", "hello")
+    assert done.returncode == 2
+    assert "claimed by" in done.stderr
+    assert gofer("greet", "hello", GOFER_DISABLE="rival:greet").stdout == "hello you\n"
+    assert fake("say x").stdout == "x\n"
+    rows = {
+        (row["distribution"], row["name"]): row
+        for row in json.loads(gofer("plugins", "--json").stdout)
+        if row["group"] == "gofer.commands"
+    }
+    assert rows["rival", "run"]["status"] == "set aside"
+    assert "gofer's own" in rows["rival", "run"]["error"]
+    assert rows["rival", "greet"]["status"] == rows["faker", "greet"]["status"] == "set aside"
+
+
+# gofer plugins
+
+
+def test_plugins_lists_what_is_installed(site: Path, here: Path) -> None:
+    package(site, "stale", {}, runners={"stale": "gone:Gone"}, plugins={"lost": "gone:Lost"})
+    rows = {
+        (row["group"], row["name"]): row for row in json.loads(gofer("plugins", "--json").stdout)
+    }
+    good = rows["gofer.runners", "fake"]
+    assert (good["distribution"], good["version"], good["status"]) == ("faker", "1.5", "loaded")
+    assert good["error"] is None
+    assert rows["gofer.commands", "greet"]["status"] == "loaded"
+    for key in (("gofer.runners", "stale"), ("gofer.plugins", "lost")):
+        assert rows[key]["status"] == "failed"
+        assert "gone" in rows[key]["error"]
+        assert "GOFER_DISABLE" in rows[key]["remedy"]
+
+
+def test_plugins_as_text_and_without_loading(site: Path, here: Path) -> None:
+    package(site, "stale", {}, runners={"stale": "gone:Gone"})
+    done = gofer("plugins")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["name", "group", "distribution", "version", "status"]
+    assert ["fake", "gofer.runners", "faker", "1.5", "loaded"] in lines
+    position = lines.index(["stale", "gofer.runners", "stale", "1.5", "failed"])
+    assert "gone" in lines[position + 1][-1]
+    unloaded = gofer("plugins", "--no-load", GOFER_DISABLE="fake").stdout
+    rows = [line.split() for line in unloaded.splitlines()]
+    assert ["stale", "gofer.runners", "stale", "1.5", "available"] in rows
+    assert ["fake", "gofer.runners", "faker", "1.5", "disabled"] in rows
+
+
+def test_plugins_tells_of_what_strict_mode_refuses(site: Path, here: Path) -> None:
+    package(site, "stale", {}, plugins={"stale": "gone:Gone"})
+    assert fake("say x", GOFER_STRICT="1").returncode == 2
+    assert "failed" in gofer("plugins", GOFER_STRICT="1").stdout
+
+
+# gofer config
+
+
+def invoke(*args: str) -> Any:
+    return CliRunner().invoke(app, list(args))
+
+
+def test_version() -> None:
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"gofer {version('gofer')}\n")
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    assert "plugins" in invoke().output
+
+
+def test_config_tells_where_each_value_comes_from(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "pyproject.toml").write_text("[tool.gofer]\nmodel = 'mine'\ntimeout = 5\n")
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text("[runners.acp]\ncommand = 'x'\nenv = {A = 'hunter2'}\n")
+    monkeypatch.setenv("GOFER_API_KEY", "hunter2")
+    monkeypatch.setenv("GOFER_TIMEOUT", "7")
+    lines = invoke("config").stdout.splitlines()
+    assert lines[:2] == [f"# read: {here}/pyproject.toml", f"# read: {user_file()}"]
+    assert f'model = "mine"  # {here}/pyproject.toml:tool.gofer.model' in lines
+    assert "timeout = 7.0  # GOFER_TIMEOUT" in lines
+    assert f'runners.acp.command = "x"  # {user_file()}:runners.acp.command' in lines
+    assert 'api_key = "********"  # GOFER_API_KEY' in lines
+    assert "idle_timeout = none  # default" in lines
+    assert not any("hunter2" in line for line in lines)
+    text = invoke("config", "--json").stdout
+    assert "hunter2" not in text
+    told = json.loads(text)
+    assert told["files"] == [f"{here}/pyproject.toml", str(user_file())]
+    assert told["values"]["timeout"] == 7
+    assert told["origins"]["timeout"] == "GOFER_TIMEOUT"
+
+
+def test_config_says_where_ones_own_settings_would_be(here: Path) -> None:
+    assert f"would be in: {user_file()}" in invoke("config").stdout
+
+
+@pytest.mark.parametrize("path", [None, ".", "gofer.toml", "sub"])
+def test_trust_and_untrust(here: Path, path: str | None) -> None:
+    (here / "sub").mkdir()
+    (here / "gofer.toml").write_text(
+        "base_url = 'http://me:hunter2@host.test'\nmodel = 'm'\nmax_depth = 3\n"
+    )
+    args = [] if path is None else [path]
+    assert invoke("config").exit_code == 2
+    result = invoke("config", "trust", *args)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        f"trusted as it is now: {here}/gofer.toml\n"
+        '  base_url = "http://********@host.test"\n'
+        "  max_depth = 3\n"
+    )
+    assert invoke("config").exit_code == 0
+    assert "no longer trusted" in invoke("config", "untrust", *args).stdout
+    assert invoke("config").exit_code == 2
+    assert "was not trusted" in invoke("config", "untrust", *args).stdout
+
+
+def test_nothing_to_trust(here: Path) -> None:
+    for args in ([], ["."]):
+        result = invoke("config", "trust", *args)
+        assert result.exit_code == 2
+        assert "no project with settings" in result.output
+    (here / "gofer.toml").write_text("model = 'm'")
+    assert "sets nothing that needs trust" in invoke("config", "trust").stdout
+    (here / "pyproject.toml").write_text("[project]\nname = 'gofer'")
+    assert "no table [tool.gofer]" in invoke("config", "trust", "pyproject.toml").output
+    assert "no such file" in invoke("config", "trust", "other.toml").output
+
+
+def test_a_wrong_file_is_not_trusted(here: Path) -> None:
+    (here / "gofer.toml").write_text("max_dept = 3")
+    result = invoke("config", "trust")
+    assert result.exit_code == 2
+    assert "did you mean max_depth?" in result.output
+
+
+def test_a_file_that_is_gone_can_lose_its_trust(here: Path) -> None:
+    (here / "gofer.toml").write_text("max_depth = 3")
+    invoke("config", "trust")
+    (here / "gofer.toml").unlink()
+    assert "no longer trusted" in invoke("config", "untrust", "gofer.toml").stdout
