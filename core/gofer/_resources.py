@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -23,42 +25,39 @@ class _Held:
     def __init__(self, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self._factory = factory
         self.entered = anyio.Event()
+        self.entered_as = math.inf
         self.left = anyio.Event()
         self.value: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._release = anyio.Event()
-        self._entering = anyio.CancelScope()
+        # Where the Host is cancelled, its resources still stay until it closes them in order.
+        self._scope = anyio.CancelScope(shield=True)
 
-    async def hold(self) -> None:
+    async def hold(self, numbers: Iterator[int]) -> None:
         try:
-            with self._entering:
-                manager = self._factory()
-                self.value = await manager.__aenter__()
-            if self._entering.cancelled_caught:
-                self.error = GoferError("the Host was closed while the resource was opened")
-                return
-            self.entered.set()
-            # Leaving happens even where the Host itself is cancelled, and has its own limits.
-            try:
-                await self._release.wait()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await manager.__aexit__(None, None, None)
-        except Exception as error:
+            # The manager may open scopes and task groups of its own: all must lie inside ours.
+            with self._scope:
+                async with self._factory() as self.value:
+                    self.entered_as = next(numbers)
+                    self.entered.set()
+                    await self._release.wait()
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             if self.entered.is_set():
                 log.warning("closing %r failed: %s", self.value, error, exc_info=error)
             else:
                 self.error = error
         finally:
             if not self.entered.is_set() and self.error is None:
-                self.error = GoferError("the Host was cancelled while the resource was opened")
+                self.error = GoferError("the Host was closed while the resource was opened")
             self.entered.set()
             self.left.set()
 
     async def close(self) -> None:
         self._release.set()
         if not self.entered.is_set():
-            self._entering.cancel()
+            self._scope.cancel()
         with anyio.CancelScope(shield=True):
             await self.left.wait()
 
@@ -69,9 +68,12 @@ class Resources:
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._held: dict[Hashable, _Held] = {}
+        self._numbers = itertools.count()
         self._closed = False
 
-    async def get(self, key: Hashable, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
+    async def get(
+        self, key: Hashable, factory: Callable[[], AbstractAsyncContextManager[Any]]
+    ) -> Any:
         """Return what the manager of *key* gave on entering; *factory* makes it, once.
 
         What entering raises is raised to all who wait for it, and the next call tries again.
@@ -81,13 +83,18 @@ class Resources:
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = _Held(factory)
-            self._tasks.start_soon(held.hold)
+            self._tasks.start_soon(self._hold, key, held)
         await held.entered.wait()
         if held.error is not None:
-            if self._held.get(key) is held:
-                del self._held[key]
             raise held.error
         return held.value
+
+    async def _hold(self, key: Hashable, held: _Held) -> None:
+        try:
+            await held.hold(self._numbers)
+        finally:
+            if self._held.get(key) is held:
+                del self._held[key]
 
     async def release(self, key: Hashable) -> None:
         """Leave the manager of *key* now, so that the next call makes a new one."""
@@ -96,8 +103,8 @@ class Resources:
             await held.close()
 
     async def close(self) -> None:
-        """Leave every manager, the newest first."""
+        """Leave every manager, the one entered last first: it may need the ones before it."""
         self._closed = True
         while self._held:
-            _, held = self._held.popitem()
-            await held.close()
+            last = max(self._held, key=lambda key: self._held[key].entered_as)
+            await self._held.pop(last).close()
