@@ -31,7 +31,7 @@ class FinalMessage:
 
     def add(self, block: Block) -> None:
         """Take the next block of the turn."""
-        if type(block) is Text:
+        if isinstance(block, Text):
             text = block.text
             if not text:
                 return
