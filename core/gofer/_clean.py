@@ -9,6 +9,11 @@ from pydantic import BeforeValidator
 
 __all__ = ["JsonValue", "Str", "clean_json", "clean_text"]
 
+LEVELS = 100
+"""How deep a value may be nested: readers of JSON stop at 200, and it lies inside other models."""
+
+_BITS = 14_284  # no more than 4300 digits: Python reads and writes no longer ones
+
 
 def clean_text(text: str) -> str:
     """Return *text* with every lone surrogate replaced by U+FFFD; surrogate pairs are joined."""
@@ -21,22 +26,28 @@ def clean_text(text: str) -> str:
     return text
 
 
-def clean_json(value: Any) -> Any:
+def clean_json(value: Any, _levels: int = LEVELS) -> Any:
     """Return *value* with texts cleaned, non-finite numbers as None, and keys as strings.
 
-    Tuples become lists. Raises ValueError for what JSON cannot hold.
+    Tuples become lists. Raises ValueError for what JSON cannot hold, or its readers not take.
     """
     match value:
         case str():
             return clean_text(value)
-        case None | bool() | int():
+        case None | bool():
+            return value
+        case int():
+            if value.bit_length() > _BITS:
+                raise ValueError("a whole number of more than 4300 digits is too long")
             return value
         case float():
             return value if math.isfinite(value) else None
+        case dict() | list() | tuple() if _levels == 0:
+            raise ValueError(f"nested too deeply: {LEVELS} levels at most")
         case dict():
-            return {clean_text(str(key)): clean_json(item) for key, item in value.items()}
+            return {clean_text(str(k)): clean_json(v, _levels - 1) for k, v in value.items()}
         case list() | tuple():
-            return [clean_json(item) for item in value]
+            return [clean_json(item, _levels - 1) for item in value]
         case _:
             raise ValueError(f"a JSON value is needed, not {type(value).__name__}")
 
@@ -46,10 +57,7 @@ def _before_text(value: object) -> object:
 
 
 def _before_json(value: object) -> Any:
-    try:
-        return clean_json(value)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return clean_json(value)
 
 
 Str = Annotated[str, BeforeValidator(_before_text)]

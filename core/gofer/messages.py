@@ -39,7 +39,7 @@ class Tool(BaseModel):
 
     name: Str
     description: Str = ""
-    input_schema: dict[str, JsonValue] = Field(
+    input_schema: dict[Str, JsonValue] = Field(
         default_factory=lambda: {"type": "object", "properties": {}}
     )
 
@@ -110,9 +110,9 @@ class Request(_WithTurn):
     model: Str | None = None
     tools: list[Tool] = Field(default_factory=list)
     tool_choice: JsonValue = None
-    temperature: float | None = None
+    temperature: float | None = Field(default=None, allow_inf_nan=False)
     max_tokens: int | None = None
-    extra: dict[str, JsonValue] = Field(default_factory=dict)
+    extra: dict[Str, JsonValue] = Field(default_factory=dict)
 
     def for_turn(self, turn: Turn) -> Request:
         """Return a copy that belongs to *turn*; changes to it do not reach the original."""

@@ -56,9 +56,9 @@ class SubagentSpec(BaseModel):
     session_id: Str | None = None
     resume: Str | None = None
     cwd: Path | None = None
-    timeout: float | None = Field(default=None, gt=0)
-    idle_timeout: float | None = Field(default=None, gt=0)
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    idle_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    options: dict[Str, JsonValue] = Field(default_factory=dict)
 
 
 class SessionInfo(BaseModel):
@@ -76,11 +76,11 @@ class WorktreeReport(BaseModel):
     uncommitted files of the parent's checkout that the child did not have.
     """
 
-    path: str
-    base_commit: str
-    branch: str | None = None
-    changed_files: list[str] = Field(default_factory=list)
-    missing_files: list[str] = Field(default_factory=list)
+    path: Str
+    base_commit: Str
+    branch: Str | None = None
+    changed_files: list[Str] = Field(default_factory=list)
+    missing_files: list[Str] = Field(default_factory=list)
 
 
 class SubagentResult(BaseModel):
@@ -90,9 +90,9 @@ class SubagentResult(BaseModel):
     message; ``fallback`` says that a tool call came after it. ``error`` says what went wrong.
     """
 
-    subagent_id: str
+    subagent_id: Str
     summary: Str = ""
-    worktree_path: str | None = None
+    worktree_path: Str | None = None
     exit_ok: bool = False
     stop_reason: Str = "end_turn"
     usage: Usage | None = None
