@@ -79,10 +79,7 @@ def run(
     """
     if branch is not None and worktree is None:
         raise typer.BadParameter("needs --worktree too", param_hint="--branch")
-    if task == "-":
-        task = sys.stdin.buffer.read().decode("utf-8", "replace")
-    else:
-        task = _redecoded(task)
+    task = _from_stdin() if task == "-" else _redecoded(task)
     try:
         spec = SubagentSpec(
             task=task,
@@ -139,8 +136,8 @@ class _Job:
             with scope:
                 try:
                     await self._work()
-                except* GoferError as group:
-                    self._error = _first(group)
+                except GoferError as error:
+                    self._error = error
             tasks.cancel_scope.cancel()
 
     async def _work(self) -> None:
@@ -246,20 +243,8 @@ class _Watcher:
         return self.live and self._final.text == summary
 
 
-def _first(group: BaseExceptionGroup[GoferError]) -> GoferError:
-    """Return the error itself where a task group packed a single one."""
-    error: BaseException = group
-    while (
-        isinstance(error, BaseExceptionGroup)
-        and not isinstance(error, GoferError)
-        and len(error.exceptions) == 1
-    ):
-        error = error.exceptions[0]
-    return (
-        error
-        if isinstance(error, GoferError)
-        else GoferError("; ".join(map(str, group.exceptions)))
-    )
+def _from_stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
 
 
 def _redecoded(argument: str) -> str:
