@@ -22,7 +22,8 @@ async def pass_request(hooks: Iterable[Hook], request: Request) -> None:
         try:
             await _call(hook, request)
         except Exception as error:
-            raise attributed(error, hook.plugin, "on_request") from error.__cause__
+            error = attributed(error, hook.plugin, "on_request")
+            raise error from error.__cause__
 
 
 async def pass_chunk(hooks: Iterable[Hook], chunk: StreamChunk, *, report: bool = False) -> None:
@@ -97,18 +98,27 @@ def _check_replacement(chunk: StreamChunk, before: Block) -> None:
         raise PluginValidationError(
             "chunk.block", f"a block is needed, not {type(block).__name__}: {block!r:.100}"
         )
-    if not isinstance(before, ToolCall) or not isinstance(block, ToolResult):
+    old, new = _call_id(before), _call_id(block)
+    if old is None or new is None:
         return
-    if block.tool_call_id != before.id:
+    if new != old:
         chunk.block = before
         raise PluginValidationError(
             "local tool result",
-            f"call {before.id!r} was answered with a result for {block.tool_call_id!r}",
+            f"call {old!r} was answered with a result for {new!r}"
+            if isinstance(block, ToolResult)
+            else f"call {old!r} was renamed to {new!r}: keep the id, the model's history needs it",
         )
-    if chunk.turn.observed:
+    if chunk.turn.observed and isinstance(before, ToolCall) and isinstance(block, ToolResult):
         chunk.block = before
         raise PluginValidationError(
             "local tool result",
             f"call {before.id!r} of {before.name!r} is the child's own and was executed there: "
             "leave calls alone where chunk.turn.observed",
         )
+
+
+def _call_id(block: Block) -> str | None:
+    if isinstance(block, ToolCall):
+        return block.id
+    return block.tool_call_id if isinstance(block, ToolResult) else None

@@ -152,8 +152,9 @@ class Plugins:
             )
             if info.group == RUNNERS:
                 self._check_runner(plugin, info.name)
-            info.hooks = self._registry.add(plugin, info.name, entry.rank)
+            # Bound first: what fails to bind must not stay among the hooks.
             self._bind(plugin)
+            info.hooks = self._registry.add(plugin, info.name, entry.rank)
         except (ConfigError, KeyboardInterrupt):
             raise
         except PluginValidationError as error:

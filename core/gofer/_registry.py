@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import pluggy
@@ -18,6 +19,7 @@ __all__ = ["Hook", "Rank", "Registry", "check", "name_of"]
 Rank = tuple[int, str, str, int]
 """Where a plugin stands: group (built-in, discovered, given), distribution, name, position."""
 
+_MARK = f"{PROJECT}_impl"
 _SEQUENTIAL = ("on_request", "on_stream_chunk", "on_response_complete")
 
 
@@ -39,16 +41,35 @@ def name_of(plugin: object) -> str:
     return plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
 
 
-def check(plugin: object) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Return each hook that *plugin* implements, with its function and pluggy's options.
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """What a plugin marked: as which of its attributes, for which hook, with pluggy's options."""
+
+    attribute: str
+    hook: str
+    function: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def check(plugin: object) -> list[Implementation]:
+    """Return what *plugin* implements.
 
     :raises PluginValidationError: a marked name that is no hook, an unmarked hook name, a wrong
         signature, a wrapper where none is allowed, or no hook at all.
     """
-    found: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
-    for attribute, function in _routines(plugin):
-        options = getattr(function, f"{PROJECT}_impl", None)
+    found: list[Implementation] = []
+    for attribute, static, function in _callables(plugin):
+        # The mark may also stand above @staticmethod or @classmethod.
+        options = getattr(function, _MARK, None) or getattr(static, _MARK, None)
         where = f"{_described(plugin)}.{attribute}"
+        if not inspect.isroutine(function):
+            if isinstance(options, dict) or attribute in HOOKS:
+                raise PluginValidationError(
+                    where,
+                    f"is a {type(function).__name__}, and a hook is a function or a method: "
+                    "write one that calls it",
+                )
+            continue
         if not isinstance(options, dict):
             if attribute in HOOKS:
                 raise PluginValidationError(
@@ -61,7 +82,7 @@ def check(plugin: object) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]
                 where, f"{hook!r} is no hook of gofer; the hooks are {', '.join(HOOKS)}"
             )
         _check_function(where, hook, function, options)
-        found[hook] = function, options
+        found.append(Implementation(attribute, hook, function, options))
     if not found:
         raise PluginValidationError(
             _described(plugin),
@@ -103,21 +124,29 @@ def _check_function(
         elif parameter.default is not parameter.empty:
             continue
         else:
-            reason = f"parameter {str(parameter)!r} is unknown"
+            shown = parameter.replace(annotation=parameter.empty)
+            reason = f"parameter {str(shown)!r} is unknown"
         raise PluginValidationError(where, f"{reason}; the hook is {hook}({signature})")
 
 
-def _routines(plugin: object) -> Iterator[tuple[str, Callable[..., Any]]]:
+_DESCRIPTORS = (classmethod, staticmethod, functools.partialmethod, MemberDescriptorType)
+
+
+def _callables(plugin: object) -> Iterator[tuple[str, object, Callable[..., Any]]]:
     for attribute in dir(plugin):
         if attribute.startswith("__"):
             continue
         # A property may do anything when it is read: ask the class first.
         static = inspect.getattr_static(plugin, attribute, None)
-        if isinstance(static, property):
+        if (
+            hasattr(type(static), "__get__")
+            and not callable(static)
+            and not isinstance(static, _DESCRIPTORS)
+        ):
             continue
         value = getattr(plugin, attribute, None)
-        if inspect.isroutine(value):
-            yield attribute, value
+        if callable(value):
+            yield attribute, static, value
 
 
 def _described(plugin: object) -> str:
@@ -126,11 +155,20 @@ def _described(plugin: object) -> str:
     return f"{module}{getattr(kind, '__qualname__', kind.__name__)}"
 
 
+class _Manager(pluggy.PluginManager):
+    """Takes what :func:`check` found, however a version of pluggy itself would look for it."""
+
+    marked: Mapping[str, dict[str, Any]] = {}
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        return self.marked.get(name)
+
+
 class Registry:
     """The registered plugins and, for each sequential hook, its implementations in order."""
 
     def __init__(self) -> None:
-        self.manager = pluggy.PluginManager(PROJECT)
+        self.manager = _Manager(PROJECT)
         self.manager.add_hookspecs(HookSpecs)
         self._ranked: dict[str, list[tuple[int, Rank, Hook]]] = {hook: [] for hook in _SEQUENTIAL}
         self.on_request: tuple[Hook, ...] = ()
@@ -144,8 +182,17 @@ class Registry:
         """
         found = check(plugin)
         # pluggy calls the newest first; a Host registers its plugins from the last to the first.
-        self.manager.register(plugin, name)
-        for hook, (function, options) in found.items():
+        self.manager.marked = {
+            made.attribute: made.options for made in found if made.hook not in _SEQUENTIAL
+        }
+        try:
+            self.manager.register(plugin, name)
+        except ValueError:
+            raise PluginValidationError(
+                _described(plugin), "is registered already, or equals one that is: leave one out"
+            ) from None
+        for made in found:
+            hook, function, options = made.hook, made.function, made.options
             if hook not in _SEQUENTIAL:
                 continue
             priority = -1 if options.get("tryfirst") else 1 if options.get("trylast") else 0
@@ -155,7 +202,8 @@ class Registry:
             entries.append((priority, rank, Hook(name, call)))
             entries.sort(key=lambda entry: entry[:2])
             setattr(self, hook, tuple(entry[2] for entry in entries))
-        return tuple(hook for hook in HOOKS if hook in found)
+        implemented = {made.hook for made in found}
+        return tuple(hook for hook in HOOKS if hook in implemented)
 
 
 def _without_argument(function: Callable[[], Any]) -> Callable[[Any], Any]:

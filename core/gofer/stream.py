@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from types import CoroutineType, TracebackType
 from typing import Literal
 
 import anyio
 
 from ._dispatch import complete, pass_chunk, pass_request
-from ._registry import Registry
+from ._registry import Hook, Registry
 from ._transcript import Transcript
 from .blocks import BLOCK_TYPES, Block
 from .errors import GoferError, ModelError
@@ -63,12 +63,26 @@ class Pair:
             duration=time.perf_counter() - self._started,
         )
         self.response._turn = self.turn
-        await complete(self._registry.on_response_complete, self.response)
+        hooks = iter(self._registry.on_response_complete)
+        ends = time.monotonic() + CLOSING_SECONDS
+        try:
+            await complete(hooks, self.response)
+        except anyio.get_cancelled_exc_class():
+            # It was cancelled in one plugin: the others are told all the same.
+            with anyio.move_on_after(max(0.0, ends - time.monotonic()), shield=True):
+                await self._complete_quietly(hooks, self.response)
+            raise
 
     async def close_quietly(self, stop_reason: str, usage: Usage | None = None) -> None:
         """Close where another outcome counts more than a plugin's failure: log that."""
         try:
             await self.close(stop_reason, usage)
+        except Exception as error:
+            log.warning("turn %s: %s", self.turn.id, error, exc_info=error)
+
+    async def _complete_quietly(self, hooks: Iterator[Hook], response: Response) -> None:
+        try:
+            await complete(hooks, response)
         except Exception as error:
             log.warning("turn %s: %s", self.turn.id, error, exc_info=error)
 
@@ -119,6 +133,14 @@ class TurnStream:
 
     async def __aenter__(self) -> TurnStream:
         request = await self._pair.open(self._request)
+        try:
+            self._source = self._opened(request)
+        except Exception:
+            await self._fail()
+            raise
+        return self
+
+    def _opened(self, request: Request) -> AsyncIterator[Block | Finish]:
         source: object = self._model.stream(request)
         if not isinstance(source, AsyncIterable):
             if isinstance(source, CoroutineType):
@@ -127,8 +149,7 @@ class TurnStream:
                 f"{type(self._model).__name__}.stream gave a {type(source).__name__}: "
                 "it must be an async generator function, or return an async iterator"
             )
-        self._source = aiter(source)
-        return self
+        return aiter(source)
 
     def __aiter__(self) -> TurnStream:
         if self._source is None:
@@ -188,7 +209,10 @@ class TurnStream:
         if close is None:
             return
         with anyio.move_on_after(CLOSING_SECONDS, shield=True):
-            await close()
+            try:
+                await close()
+            except Exception as error:
+                log.warning("turn %s: closing its source failed: %s", self._turn.id, error)
 
     async def __aexit__(
         self,
