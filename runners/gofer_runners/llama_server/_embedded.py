@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
+
 from gofer import ModelError
 
 from . import _weights
@@ -60,6 +61,9 @@ class EmbeddedServer:
 
     async def failure(self) -> ModelError | None:
         """Return why the server is gone, with the end of its log, or None while it runs."""
+        # Its connections break a moment before its end is known.
+        with anyio.move_on_after(0.2):
+            await self._process.wait()
         if self._process.returncode is None:
             return None
         return await _ended(self._process, self._log, "the embedded llama.cpp server")

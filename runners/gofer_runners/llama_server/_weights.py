@@ -20,6 +20,7 @@ from typing import IO
 import anyio
 import anyio.to_thread
 import platformdirs
+
 from gofer import ModelError
 
 __all__ = ["SMOLLM2", "ModelPackage", "default_file", "model_file", "own_file"]

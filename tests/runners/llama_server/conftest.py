@@ -64,8 +64,9 @@ class Exchange:
         """Send an event stream; a frame is sent as JSON, bytes as they are."""
         await self.head()
         for frame in frames:
-            data = b"data: " + json.dumps(frame).encode() + b"\n\n"
-            await self.send(frame if isinstance(frame, bytes) else data)
+            if not isinstance(frame, bytes):
+                frame = b"data: " + json.dumps(frame).encode() + b"\n\n"
+            await self.send(frame)
 
     async def say(self, *texts: str, finish: str | None = "stop", done: bool = True) -> None:
         """Send an event stream that says *texts*."""
