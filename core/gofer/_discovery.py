@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
-from typing import Any, Literal
+from importlib.metadata import (
+    Distribution,
+    EntryPoint,
+    EntryPoints,
+    distributions,
+    entry_points,
+)
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -72,15 +80,14 @@ def find(
 
     Names that are disabled or not allowed, and names that clash, are marked as such.
     """
-    installed = entry_points() if points is None else points
-    disabled = set(disable)
-    allowed = None if allow is None else set(allow)
+    installed = _installed() if points is None else points
+    disabled = set(map(_normal, disable))
+    allowed = None if allow is None else set(map(_normal, allow))
     found: list[Found] = []
     for group in GROUPS:
         known: set[tuple[str, str | None, str]] = set()
         for point in installed.select(group=group):
-            dist = point.dist
-            distribution = dist.name if dist is not None else None
+            distribution, version = (None, None) if point.dist is None else _identity(point.dist)
             key = (point.name, distribution, point.value)
             if key in known:
                 continue
@@ -89,11 +96,11 @@ def find(
                 point.name,
                 group,
                 distribution,
-                dist.version if dist is not None else None,
+                version,
                 "available",
             )
             entry = Found(info, point, distribution == _BUILT_IN)
-            names = {point.name, f"{distribution}:{point.name}"}
+            names = {point.name, _normal(f"{distribution}:{point.name}")}
             if names & disabled:
                 info.status = "disabled"
             elif allowed is not None and not entry.built_in and not names & allowed:
@@ -103,6 +110,43 @@ def find(
             found.append(entry)
     _settle_clashes(found)
     return sorted(found, key=lambda entry: (entry.info.group, entry.rank))
+
+
+def _installed() -> EntryPoints:
+    try:
+        return cast(EntryPoints, entry_points())
+    except Exception:
+        pass  # of one package, and it hides all the others: read each alone
+    known: set[str] = set()
+    points: list[EntryPoint] = []
+    for dist in distributions():
+        name, _ = _identity(dist)
+        if _normal(f"{name}:") in known:
+            continue
+        known.add(_normal(f"{name}:"))
+        try:
+            points.extend(dist.entry_points)
+        except Exception as error:
+            log.warning(
+                "the entry points of %s cannot be read (%s: %s): reinstall or uninstall it",
+                name, type(error).__name__, error,
+            )  # fmt: skip
+    return EntryPoints(points)
+
+
+def _identity(dist: Distribution) -> tuple[str, str | None]:
+    try:
+        name, version = dist.name, dist.version
+    except Exception:  # its metadata is not there, or is no text
+        name = version = None  # type: ignore[assignment]
+    # Then its folder says it: name-version.dist-info
+    return name or Path(str(getattr(dist, "_path", "unknown"))).name.partition("-")[0], version
+
+
+def _normal(entry: str) -> str:
+    """Return *entry* with its distribution, if it names one, as package indexes compare them."""
+    distribution, colon, name = entry.rpartition(":")
+    return re.sub(r"[-_.]+", "-", distribution).lower() + colon + name
 
 
 def _settle_clashes(found: list[Found]) -> None:

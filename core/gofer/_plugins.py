@@ -124,10 +124,11 @@ class Plugins:
 
     def _names(self, objects: Sequence[object]) -> list[str]:
         names: list[str] = []
+        taken: set[tuple[bool, str]] = set()
         for plugin in objects:
             name = base = name_of(plugin)
             number = 1
-            while name in names:
+            while (isinstance(plugin, Runner), name) in taken:
                 if getattr(plugin, "name", None) == base:
                     raise PluginValidationError(
                         "Host.plugins", f"two plugins are named {base!r}: rename or leave out one"
@@ -135,6 +136,7 @@ class Plugins:
                 number += 1
                 name = f"{base}-{number}"
             names.append(name)
+            taken.add((isinstance(plugin, Runner), name))
         return names
 
     def _load(self, entry: Found) -> None:

@@ -186,7 +186,8 @@ class Registry:
             made.attribute: made.options for made in found if made.hook not in _SEQUENTIAL
         }
         try:
-            self.manager.register(plugin, name)
+            # A plugin and a runner may share a name, and pluggy knows one kind only.
+            self.manager.register(plugin, f"{len(self.manager.get_plugins())} {name}")
         except ValueError:
             raise PluginValidationError(
                 _described(plugin), "is registered already, or equals one that is: leave one out"
