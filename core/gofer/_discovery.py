@@ -114,7 +114,7 @@ def find(
 
 def _installed() -> EntryPoints:
     try:
-        return cast(EntryPoints, entry_points())
+        return cast("EntryPoints", entry_points())
     except Exception:
         pass  # of one package, and it hides all the others: read each alone
     known: set[str] = set()
