@@ -133,7 +133,7 @@ async def embedded_server(
 
 
 async def _spawn() -> Process:
-    # -P: nothing of the current directory nor of this package can stand in for a library.
+    # -P: no module of this package's folder can stand in for a library's.
     command = [sys.executable, "-P", str(Path(__file__).with_name("_serve.py"))]
     flags = 0
     if sys.platform == "win32":

