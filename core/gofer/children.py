@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ import anyio
 
 from ._dispatch import pass_chunk
 from .blocks import Block
-from .errors import GoferError, PluginInternalError, PluginNotSupportedError
+from .errors import GoferError, PluginInternalError, PluginNotSupportedError, RunnerError
 from .final import FinalMessage
 from .messages import Message, Request, Usage
 from .model import Model
@@ -65,6 +66,7 @@ class Child:
         self.usage: Usage | None = None
         self.last_sign = 0.0
         self.children: set[Child] = set()
+        self.ending = False
         self._host = host
         self._cancel_grace = cancel_grace
         self._observed = observed
@@ -194,9 +196,18 @@ class Child:
                 result = await self._run_in_turn()
         except (Exception, SystemExit) as error:
             result = self._failed(error)
+        except BaseExceptionGroup as group:
+            if group.subgroup((KeyboardInterrupt, anyio.get_cancelled_exc_class())) is not None:
+                raise
+            result = self._failed(group)
+        except anyio.get_cancelled_exc_class():
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            # None of our scopes did it, and it must not end the siblings.
+            result = self._failed(RunnerError("the run was cancelled from within its runner"))
         finally:
             try:
-                await self._clean_up()
+                await self._clean_up(result)
             finally:
                 self._settle(result or self._cancelled_result())
 
@@ -256,7 +267,8 @@ class Child:
                 self._end(f"timed out after {idle:g} s without a sign of life: raise idle_timeout")
                 return
 
-    async def _clean_up(self) -> None:
+    async def _clean_up(self, result: SubagentResult | None) -> None:
+        self.ending = True
         for below in tuple(self.children):
             below._end("cancelled")
         unfinished = self._pair is not None and self._pair.response is None
@@ -266,7 +278,7 @@ class Child:
             for below in tuple(self.children):
                 await below._done.wait()
             if self._pair is not None and unfinished:
-                reason = "cancelled" if self._scope.cancel_called else "error"
+                reason = "cancelled" if result is None else result.stop_reason
                 with anyio.move_on_after(CLOSING_SECONDS):
                     await self._pair.close_quietly(reason)
             if self.worktree is not None:

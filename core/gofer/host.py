@@ -134,7 +134,9 @@ class Host:
                 suppress = await stack.__aexit__(kind, error, traceback)
             except BaseExceptionGroup as group:
                 # The body's own error goes on as it is, not inside a group of the task group's.
-                if error is None or group.exceptions != (error,):
+                # Who is cancelled raised nothing himself; more than one is no single error.
+                own = error is not None and not isinstance(error, anyio.get_cancelled_exc_class())
+                if not own or len(group.exceptions) > 1:
                     raise
                 suppress = False
         return suppress
@@ -350,9 +352,8 @@ class Host:
             await child.wait()
             return
         number = child_id.removeprefix("sub-")
-        if not (number.isdecimal() and child_id == f"sub-{int(number)}"):
-            number = str(self._spawned)
-        if int(number) >= self._spawned:
+        known = number.isdecimal() and len(number) < 20 and child_id == f"sub-{int(number)}"
+        if not known or int(number) >= self._spawned:
             running = ", ".join(self._children) or "none"
             raise PluginNotSupportedError(f"there is no child {child_id!r}; running: {running}")
 
@@ -364,9 +365,10 @@ class Host:
         if turn is None or turn.subagent_id is None:
             return None
         parent = self._children.get(turn.subagent_id)
-        if parent is None or parent.cancelled:
+        if parent is None or parent.cancelled or parent.ending:
+            cancelled = parent is not None and parent.cancelled
             raise PluginInternalError(
-                f"child {turn.subagent_id} has {'ended' if parent is None else 'been cancelled'}: "
+                f"child {turn.subagent_id} has {'been cancelled' if cancelled else 'ended'}: "
                 "it starts no children any more"
             )
         return parent
