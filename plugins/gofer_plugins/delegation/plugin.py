@@ -169,6 +169,8 @@ class SubagentPlugin:
         :raises PluginNotSupportedError: no such child, or its result was dropped long after it
             was collected.
         """
+        if timeout is None:
+            return await self._collect(child_id, None)
         with anyio.fail_after(timeout):
             return await self._collect(child_id, None)
 
