@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
+from pydantic import ValidationError
 
 from ._dispatch import pass_chunk
 from .blocks import Block
@@ -247,9 +248,19 @@ class Child:
                 f"runner {self.runner!r} gave a {type(result).__name__}: "
                 "return run.result(...), a SubagentResult"
             )
+        result = self._checked(result)
         if self._pair is not None:
             await self._pair.close_quietly(result.stop_reason, result.usage)
         return result
+
+    def _checked(self, result: SubagentResult) -> SubagentResult:
+        # Made by others, who may have gone round its validation.
+        try:
+            return type(result).model_validate(vars(result))
+        except ValidationError as error:
+            raise PluginInternalError(
+                f"runner {self.runner!r} gave a SubagentResult that is none: {error}"
+            ) from error
 
     async def _watch(self, timeout: float | None, idle: float | None) -> None:
         started = anyio.current_time()
@@ -289,8 +300,9 @@ class Child:
     # Its result
 
     def _failed(self, error: BaseException) -> SubagentResult:
-        log.info("child %s failed: %s", self.id, error, exc_info=error)
-        return self._partial("error", _said(error))
+        said = _said(error)
+        log.info("child %s failed: %s", self.id, said, exc_info=error)
+        return self._partial("error", said)
 
     def _cancelled_result(self) -> SubagentResult:
         return self._partial("cancelled", "the child was cancelled before it ended")
@@ -337,4 +349,7 @@ class Child:
 def _said(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_said(inner) for inner in error.exceptions))
-    return str(error) if isinstance(error, GoferError) else f"{type(error).__name__}: {error}"
+    try:
+        return str(error) if isinstance(error, GoferError) else f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, which cannot be shown"
