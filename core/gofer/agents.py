@@ -1,0 +1,196 @@
+"""The registry of agents: which there are, how each is started, whether it is installed here.
+
+Agents are data. A user adds or overrides one in ``[tool.gofer.agents.NAME]``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .config import Config
+from .errors import PluginNotSupportedError
+
+__all__ = ["AGENTS", "Agent", "Found", "find", "find_all", "names"]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent.
+
+    :param name: what ``spec.agent`` says.
+    :param commands: the ways to start it, the best first; one can be used where its first word
+        and all that ``requires`` names for it are on PATH.
+    :param requires: programs that every way needs.
+    :param install: how to install it, as a sentence.
+    :param runner: the runner that drives it.
+    :param settings: further settings for that runner.
+    """
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    install: str
+    requires: tuple[str, ...] = ()
+    runner: str = "acp"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An agent as it stands on this machine.
+
+    ``command`` is how it would be started, None where it is not installed: then ``missing`` names
+    what is not on PATH.
+    """
+
+    agent: Agent
+    command: tuple[str, ...] | None
+    missing: tuple[str, ...] = ()
+    configured: bool = False
+
+    @property
+    def installed(self) -> bool:
+        """Whether all that it needs is on PATH."""
+        return self.command is not None
+
+
+def _npm(package: str) -> str:
+    return f"npm install -g {package}"
+
+
+_NPX = ("npx", "-y")
+
+AGENTS: dict[str, Agent] = {
+    agent.name: agent
+    for agent in (
+        Agent(
+            "gemini",
+            (("gemini", "--acp"),),
+            f"{_npm('@google/gemini-cli')}, then run gemini once and log in",
+        ),
+        Agent(
+            "goose",
+            (("goose", "acp"),),
+            "install goose from its project's page, then run goose configure",
+        ),
+        Agent(
+            "opencode",
+            (("opencode", "acp"),),
+            f"{_npm('opencode-ai')}, then run opencode auth login",
+        ),
+        Agent(
+            "kilo",
+            (("kilo", "acp"),),
+            f"{_npm('@kilocode/cli')}, then run kilo auth login",
+            settings={"preferred_model": "kilo/nvidia/nemotron-3-ultra-550b-a55b:free"},
+        ),
+        Agent("cline", (("cline", "--acp"),), f"{_npm('cline')}, then run cline auth"),
+        Agent(
+            "devin",
+            (("devin", "acp"),),
+            "install the Devin CLI and log in, or set WINDSURF_API_KEY",
+        ),
+        Agent(
+            "claude",
+            (
+                ("claude-agent-acp",),
+                (*_NPX, "@agentclientprotocol/claude-agent-acp@0.49.0"),
+            ),
+            f"{_npm('@agentclientprotocol/claude-agent-acp')}, "
+            "then log in with claude or set ANTHROPIC_API_KEY",
+            # It tells of usage after the answer.
+            settings={"drain": 0.05},
+        ),
+        Agent(
+            "codex",
+            (("codex-acp",), (*_NPX, "@agentclientprotocol/codex-acp@2.6.0")),
+            f"{_npm('@agentclientprotocol/codex-acp')}, "
+            "then log in with codex or set OPENAI_API_KEY",
+        ),
+        Agent(
+            "copilot",
+            (("copilot", "--acp", "--no-auto-update"),),
+            f"{_npm('@github/copilot')}, then run copilot and log in",
+        ),
+        Agent("qwen", (("qwen", "--acp"),), f"{_npm('@qwen-code/qwen-code')}, then run qwen once"),
+        Agent(
+            "pi",
+            (("pi-acp",),),
+            f"{_npm('pi-acp @earendil-works/pi-coding-agent')}, then run pi once",
+            requires=("pi",),
+        ),
+        Agent(
+            "vibe",
+            (("vibe-acp",),),
+            "pip install mistral-vibe, then run vibe once",
+            settings={"drain": 0.05},
+        ),
+        Agent(
+            "fast-agent",
+            (("fast-agent-acp", "-x"),),
+            "pip install fast-agent-mcp, then write fastagent.config.yaml",
+        ),
+        Agent(
+            "openhands",
+            (("openhands", "acp"),),
+            "pip install openhands, then run openhands once",
+            settings={"cancel_grace": 30.0, "first_start_timeout": 600.0},
+        ),
+    )
+}
+
+
+def names(config: Config | None = None) -> list[str]:
+    """Return the names of all agents: the registry's, then the user's own."""
+    own = config.agents if config is not None else {}
+    return [*AGENTS, *(name for name in own if name not in AGENTS)]
+
+
+def find(name: str, config: Config | None = None, path: str | None = None) -> Found:
+    """Look for an agent; nothing is remembered between calls.
+
+    :param path: where to look, like PATH; None: the PATH of this process, now.
+    :raises PluginNotSupportedError: there is no such agent; lists those there are.
+    """
+    own = config.agents.get(name) if config is not None else None
+    known = AGENTS.get(name)
+    if known is None and own is None:
+        raise PluginNotSupportedError(
+            f"agent {name!r} is unsupported; the supported agents are: {', '.join(names(config))}. "
+            f"Add it as [tool.gofer.agents.{name}] with its command, if it speaks the Agent Client "
+            "Protocol"
+        )
+    own_command = (own.model_extra or {}).get("command") if own is not None else None
+    if own_command is not None or known is None:
+        agent = Agent(
+            name,
+            (tuple(own_command),) if own_command else (),
+            f"check the command of [tool.gofer.agents.{name}]",
+            runner=own.runner if own is not None else "acp",
+            settings=known.settings if known is not None else {},
+        )
+    else:
+        agent = known
+    if not agent.commands:
+        # Another runner's agent: whether it is installed is that runner's to say.
+        return Found(agent, (), configured=own is not None)
+    path = os.environ.get("PATH", "") if path is None else path
+    missing: dict[str, None] = {}
+    for command in agent.commands:
+        absent = [word for word in (command[0], *agent.requires) if not _on_path(word, path)]
+        if not absent:
+            return Found(agent, command, configured=own is not None)
+        missing.update(dict.fromkeys(absent))
+    return Found(agent, None, tuple(missing), configured=own is not None)
+
+
+def find_all(config: Config | None = None, path: str | None = None) -> list[Found]:
+    """Look for every agent, in the order of :func:`names`."""
+    return [find(name, config, path) for name in names(config)]
+
+
+def _on_path(program: str, path: str) -> bool:
+    return shutil.which(program, path=path) is not None

@@ -1,0 +1,222 @@
+"""The agent processes of a Host: started, kept warm between turns, ended."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gofer import RunnerError
+from gofer.processes import Supervisor
+
+from ._agent import Agent
+from ._settings import AcpAgent
+
+__all__ = ["Pool"]
+
+log = logging.getLogger("gofer.acp")
+
+Key = tuple[object, ...]
+
+
+class _Place:
+    """One process, from its start to its end: a task of the pool's owns it."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.agent: Agent | None = None
+        self.error: BaseException | None = None
+        self.started = anyio.Event()
+        self.ended = anyio.Event()
+        self.scope = anyio.CancelScope()
+        self.idle = False
+        self.changed = anyio.Event()
+
+    def change(self, *, idle: bool) -> None:
+        self.idle = idle
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+class Pool:
+    """Gives out agents, one to a turn; an async context manager, shared by a Host's turns.
+
+    An agent that is given back is kept for the next turn of the same name, settings, environment
+    and directory. At most *most* are kept so, each at most *idle_seconds*; the one that has
+    waited longest goes first.
+    """
+
+    def __init__(self, supervisor: Supervisor, most: int, idle_seconds: float) -> None:
+        self._supervisor = supervisor
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._places: dict[Agent, _Place] = {}
+        self._idle: dict[_Place, None] = {}
+        self._known: set[str] = set()
+        self._tasks: TaskGroup = anyio.create_task_group()
+
+    async def __aenter__(self) -> Pool:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # Each place ends its process, shielded, when it is cancelled.
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    @property
+    def idle(self) -> int:
+        """How many processes wait for a turn."""
+        return len(self._idle)
+
+    async def take(
+        self,
+        name: str,
+        settings: AcpAgent,
+        cwd: Path,
+        environment: dict[str, str],
+        resume: str | None,
+    ) -> Agent:
+        """Return an agent that is ready for a session, a warm one where there is one.
+
+        :raises RunnerError: it could not be started; says why, with the end of its stderr.
+        """
+        key = (name, settings.model_dump_json(), str(cwd), tuple(sorted(environment.items())))
+        warm = self._warm(key, resume)
+        if warm is not None:
+            return warm
+        place = _Place(key)
+        self._tasks.start_soon(self._live, place, name, settings, cwd, environment)
+        try:
+            await place.started.wait()
+        except BaseException:
+            await self._end(place)
+            raise
+        if place.error is not None:
+            await self._end(place)
+            raise place.error
+        assert place.agent is not None
+        return place.agent
+
+    async def give_back(self, agent: Agent) -> None:
+        """Keep the agent for another turn; end it where that is not wanted, or it is gone."""
+        place = self._places.get(agent)
+        if place is None:
+            return
+        if not agent.settings.warm or not self._most or agent.connection.lost is not None:
+            await self.discard(agent)
+            return
+        place.change(idle=True)
+        self._idle[place] = None
+        if len(self._idle) > self._most:
+            await self._end(next(iter(self._idle)))
+
+    async def discard(self, agent: Agent) -> None:
+        """End the agent and all that it started; when this returns nothing of it lives."""
+        place = self._places.get(agent)
+        if place is not None:
+            await self._end(place)
+
+    def _warm(self, key: Key, resume: str | None) -> Agent | None:
+        fitting = [place for place in self._idle if place.key == key]
+        alive = [p for p in fitting if p.agent is not None and p.agent.connection.lost is None]
+        having = [p for p in alive if p.agent is not None and resume in p.agent.sessions]
+        for place in having or alive:
+            del self._idle[place]
+            place.change(idle=False)
+            return place.agent
+        return None
+
+    async def _end(self, place: _Place) -> None:
+        self._idle.pop(place, None)
+        place.scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await place.ended.wait()
+
+    async def _live(
+        self,
+        place: _Place,
+        name: str,
+        settings: AcpAgent,
+        cwd: Path,
+        environment: dict[str, str],
+    ) -> None:
+        try:
+            with place.scope:
+                async with self._supervisor.process(
+                    settings.command, cwd=cwd, environment=environment, grace=settings.end_grace
+                ) as process:
+                    async with anyio.create_task_group() as tasks:
+                        agent = Agent(name, settings, process, tasks)
+                        tasks.start_soon(agent.connection.serve)
+                        await self._start(agent)
+                        self._known.add(name)
+                        place.agent = agent
+                        self._places[agent] = place
+                        place.started.set()
+                        await self._until_unwanted(place)
+                        tasks.cancel_scope.cancel()
+        except (Exception, BaseExceptionGroup) as error:
+            place.error = _only(error)
+            if place.started.is_set():
+                log.warning("agent %s: %s", name, place.error, exc_info=error)
+        finally:
+            if not place.started.is_set() and place.error is None:
+                place.error = RunnerError(f"the start of agent {name!r} was cancelled")
+            if place.agent is not None:
+                self._places.pop(place.agent, None)
+            self._idle.pop(place, None)
+            place.started.set()
+            place.ended.set()
+
+    async def _start(self, agent: Agent) -> None:
+        settings = agent.settings
+        first = agent.name not in self._known
+        limit = settings.first_start_timeout if first else settings.start_timeout
+        try:
+            with anyio.fail_after(limit):
+                await agent.start(version("gofer"))
+        except TimeoutError:
+            said = agent.process.stderr_tail.strip()
+            setting = "first_start_timeout" if first else "start_timeout"
+            raise RunnerError(
+                f"agent {agent.name!r} ({' '.join(settings.command)}) did not answer initialize "
+                f"within {limit:g} s: raise {setting}, or start it by hand to see what it wants"
+                + (f"; its stderr ends:\n{said}" if said else "")
+            ) from None
+
+    async def _until_unwanted(self, place: _Place) -> None:
+        """Wait until the agent has gone, or has been idle for too long."""
+        assert place.agent is not None
+        closed = place.agent.connection.closed
+        async with anyio.create_task_group() as tasks:
+
+            async def watch_closed() -> None:
+                await closed.wait()
+                # A turn that goes on still wants to read what it left; its end discards it.
+                while not place.idle:
+                    await place.changed.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch_closed)
+            while True:
+                changed = place.changed
+                if not place.idle:
+                    await changed.wait()
+                    continue
+                with anyio.move_on_after(self._idle_seconds):
+                    await changed.wait()
+                    continue
+                if place.idle:
+                    self._idle.pop(place, None)
+                    tasks.cancel_scope.cancel()
+                    return
+
+
+def _only(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
