@@ -79,9 +79,7 @@ class SubagentPlugin:
 
         :raises GoferError: it belongs to another one that is open.
         """
-        if host is self._host:
-            return
-        if self._host is not None and self._host.is_open:
+        if self._host is not None and self._host is not host and self._host.is_open:
             raise GoferError(
                 "this SubagentPlugin belongs to another open Host: give each Host its own"
             )
@@ -219,7 +217,9 @@ class SubagentPlugin:
                 f"waiting to be collected: {_listed(mine)}"
             )
         result = await child.wait()
-        if self._pending.pop(child_id, None) is not None:
+        # Another collector may have been faster, or the plugin be in another Host by now.
+        if self._pending.get(child_id) is child:
+            del self._pending[child_id]
             self._collected.add(child, result)
         return result
 

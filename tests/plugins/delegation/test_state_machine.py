@@ -302,20 +302,18 @@ class Program:
         runner = self.draw(st.sampled_from(RUNNERS))
         session = self.draw(st.sampled_from(SESSIONS))
         full = self.pending() >= MAX_PENDING
-        try:
-            if self.draw(st.booleans()):
-                arguments = {"task": "t", "agent": runner}
-                call = await self.host.call_tool("spawn_subagent", arguments, session)
-                kid_id = call.output
-            else:
-                session = self.host.default_session
-                kid_id = await self.plugin.spawn_subagent(SubagentSpec(task="t", runner=runner))
-        except PluginInternalError as error:
-            assert full
-            assert f"{MAX_PENDING} children await collection" in str(error)
+        if through_tool := self.draw(st.booleans()):
+            arguments = {"task": "t", "agent": runner}
+            call = partial(self.host.call_tool, "spawn_subagent", arguments, session)
         else:
-            assert not full
-            self.born(kid_id, runner, session, None)
+            session = self.host.default_session
+            call = partial(self.plugin.spawn_subagent, SubagentSpec(task="t", runner=runner))
+        if full:
+            with pytest.raises(PluginInternalError, match=f"{MAX_PENDING} children await"):
+                await call()
+        else:
+            answer = await call()
+            self.born(answer.output if through_tool else answer, runner, session, None)
 
     async def refused_spawn(self) -> None:
         with pytest.raises(PluginError):
