@@ -162,6 +162,7 @@ class Child:
             model,
             self._turn,
             errors=errors,
+            tool_scope=() if self._observed else self.spec.tool_scope,
             on_block=self._saw,
             on_end=self._spent,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
 from types import CoroutineType, TracebackType
 from typing import Literal
 
@@ -13,7 +13,7 @@ import anyio
 from ._dispatch import complete, pass_chunk, pass_request
 from ._registry import Hook, Registry
 from ._transcript import Transcript
-from .blocks import BLOCK_TYPES, Block
+from .blocks import BLOCK_TYPES, Block, ToolCall, ToolResult
 from .errors import GoferError, ModelError
 from .messages import Request, Response, Usage
 from .model import Finish, Model
@@ -102,6 +102,7 @@ class TurnStream:
         turn: Turn,
         *,
         errors: ErrorMode = "raise",
+        tool_scope: Collection[str] = (),
         on_block: Callable[[Block], None] | None = None,
         on_end: Callable[[Usage | None], None] | None = None,
     ) -> None:
@@ -110,6 +111,7 @@ class TurnStream:
         self._model = model
         self._turn = turn
         self._report = errors == "report"
+        self._tool_scope = tool_scope
         self._on_block = on_block
         self._on_end = on_end
         self._pair = Pair(registry, turn)
@@ -133,6 +135,8 @@ class TurnStream:
 
     async def __aenter__(self) -> TurnStream:
         request = await self._pair.open(self._request)
+        if self._tool_scope:
+            request.tools = [tool for tool in request.tools if tool.name in self._tool_scope]
         try:
             self._source = self._opened(request)
         except Exception:
@@ -191,6 +195,12 @@ class TurnStream:
         if not isinstance(item, BLOCK_TYPES):
             raise ModelError(
                 f"{type(self._model).__name__} yielded a {type(item).__name__}, which is no block"
+            )
+        if self._tool_scope and isinstance(item, ToolCall) and item.name not in self._tool_scope:
+            chunk.block = ToolResult(
+                tool_call_id=item.id,
+                output=f"no tool {item.name!r} here; yours are: {', '.join(self._tool_scope)}",
+                is_error=True,
             )
         if hooks:
             await pass_chunk(hooks, chunk, report=self._report)
