@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from gofer._config_sources import OTHER_VARIABLES, PREFIX
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("gofer", deadline=None)
+hypothesis.settings.load_profile("gofer")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

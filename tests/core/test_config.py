@@ -430,7 +430,7 @@ def quoted(path: tuple[str, ...]) -> str:
     return ".".join(f'"{part}"' if "." in part else part for part in path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(project=SOURCES, user=SOURCES, plain=PLAIN, arguments=SOURCES, as_config=st.booleans())
 def test_precedence_and_origins(
     project: dict[str, Any],
@@ -626,7 +626,7 @@ def test_the_same_content_elsewhere_is_not_trusted(tmp_path: Path) -> None:
     refused(tmp_path / "b")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(

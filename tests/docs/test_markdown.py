@@ -63,7 +63,7 @@ def broken_links(page: Path) -> Iterator[str]:
             yield link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=[name(page) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     assert list(broken_links(page)) == []
 
@@ -112,6 +112,6 @@ def test_code_of_the_documentation_runs(code: str, why: str | None, tmp_path: Pa
     run_code([str(path)], tmp_path)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+@pytest.mark.parametrize("example", EXAMPLES, ids=[name(path) for path in EXAMPLES])
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     run_code([str(example)], tmp_path)
