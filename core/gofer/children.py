@@ -23,6 +23,7 @@ from .subagents import SubagentResult, SubagentSpec, WorktreeReport
 from .turn import StreamChunk, Turn
 
 if TYPE_CHECKING:
+    from ._limits import Place
     from .host import Host
     from .worktree import Worktree
 
@@ -50,6 +51,7 @@ class Child:
         cwd: Path,
         cancel_grace: float,
         observed: bool,
+        place: Place,
         worktree: Worktree | None = None,
     ) -> None:
         self.id = child_id
@@ -66,16 +68,17 @@ class Child:
         self.final = FinalMessage()
         self.usage: Usage | None = None
         self.last_sign = 0.0
-        self.children: set[Child] = set()
+        self.children: dict[str, Child] = {}
         self.ending = False
         self._host = host
         self._cancel_grace = cancel_grace
         self._observed = observed
+        self._place = place
         self._cancel_event: anyio.Event | None = None
         self._cancelled = False
         self._timed_out: str | None = None
-        self._scope = anyio.CancelScope()
-        self._done = anyio.Event()
+        self._scope: anyio.CancelScope | None = None
+        self._done: anyio.Event | None = None
         self._result: SubagentResult | None = None
         self._pair: Pair | None = None
         self._turn: Turn | None = None
@@ -93,6 +96,8 @@ class Child:
     async def wait(self) -> SubagentResult:
         """Wait for the child's end; a caller that is cancelled leaves the child as it was."""
         if self._result is None:
+            if self._done is None:
+                self._done = anyio.Event()
             await self._done.wait()
         assert self._result is not None
         return self._result
@@ -116,7 +121,7 @@ class Child:
         self._end("cancelled")
 
     def _end(self, reason: str) -> None:
-        for below in tuple(self.children):
+        for below in tuple(self.children.values()):
             below._end("cancelled")
         if self._cancelled or self.state == "ended":
             return
@@ -125,6 +130,8 @@ class Child:
             self._timed_out = reason
         if self._cancel_event is not None:
             self._cancel_event.set()
+        if self._scope is None:  # it has not begun, and ends as soon as it does
+            return
         if self._cancel_grace <= 0 or self.state == "waiting":
             self._scope.cancel()
         else:
@@ -132,8 +139,9 @@ class Child:
 
     async def _cancel_after_grace(self) -> None:
         with anyio.move_on_after(self._cancel_grace):
-            await self._done.wait()
-        self._scope.cancel()
+            await self.wait()
+        if self._scope is not None:
+            self._scope.cancel()
 
     # What its runner does with it
 
@@ -194,7 +202,9 @@ class Child:
         """Run the child to its end; whatever happens, there is a result."""
         result: SubagentResult | None = None
         try:
-            with self._scope:
+            with anyio.CancelScope() as self._scope:
+                if self._cancelled:
+                    self._scope.cancel()
                 result = await self._run_in_turn()
         except (Exception, SystemExit) as error:
             result = self._failed(error)
@@ -214,15 +224,22 @@ class Child:
                 self._settle(result or self._cancelled_result())
 
     async def _run_in_turn(self) -> SubagentResult:
-        places = self._host._places(self.runner, self.depth)
-        async with places:
+        async with self._place:
             self.state = "running"
             self.last_sign = anyio.current_time()
-            timeout = self.spec.timeout or self._host.config.timeout
-            idle = self.spec.idle_timeout or self._host.config.idle_timeout
+            timeout, idle = self._time_limits()
             if timeout is not None or idle is not None:
                 self._host._start(self._watch, timeout, idle)
             return await self._execute()
+
+    def _time_limits(self) -> tuple[float | None, float | None]:
+        """Return the run's limits, total and idle: its own, else its agent's, else the Host's."""
+        config = self._host.config
+        agent = config.agents.get(self.agent) if self.agent else None
+        sources = (self.spec, config) if agent is None else (self.spec, agent, config)
+        total = next((s.timeout for s in sources if s.timeout is not None), None)
+        idle = next((s.idle_timeout for s in sources if s.idle_timeout is not None), None)
+        return total, idle
 
     async def _execute(self) -> SubagentResult:
         run = Run(self._host, self)
@@ -265,11 +282,11 @@ class Child:
 
     async def _watch(self, timeout: float | None, idle: float | None) -> None:
         started = anyio.current_time()
-        while not self._done.is_set():
+        while self._result is None:
             ends = started + timeout if timeout is not None else float("inf")
             silent = self.last_sign + idle if idle is not None else float("inf")
             with anyio.move_on_after(min(ends, silent) - anyio.current_time()):
-                await self._done.wait()
+                await self.wait()
                 return
             now = anyio.current_time()
             if now >= ends:
@@ -281,14 +298,14 @@ class Child:
 
     async def _clean_up(self, result: SubagentResult | None) -> None:
         self.ending = True
-        for below in tuple(self.children):
+        for below in tuple(self.children.values()):
             below._end("cancelled")
         unfinished = self._pair is not None and self._pair.response is None
         if not self.children and not unfinished and self.worktree is None:
             return
         with anyio.CancelScope(shield=True):
-            for below in tuple(self.children):
-                await below._done.wait()
+            for below in tuple(self.children.values()):
+                await below.wait()
             if self._pair is not None and unfinished:
                 reason = "cancelled" if result is None else result.stop_reason
                 with anyio.move_on_after(CLOSING_SECONDS):
@@ -342,9 +359,10 @@ class Child:
         )
         self.state = "ended"
         # What only the run needed must not stay as long as the result does.
-        self._pair, self.final = None, FinalMessage()
+        self._pair, self._scope, self.final = None, None, FinalMessage()
         self._host._ended(self)
-        self._done.set()
+        if self._done is not None:
+            self._done.set()
 
 
 def _said(error: BaseException) -> str:
