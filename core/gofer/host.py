@@ -311,7 +311,7 @@ class Host:
             )
         name = self._runner_name(spec)
         runner = self._runner_for(name)
-        cwd = (self.cwd / (spec.cwd or "")).absolute()
+        cwd = self.cwd if spec.cwd is None else (self.cwd / spec.cwd).absolute()
         if not cwd.is_dir():
             raise PluginNotSupportedError(f"the child's cwd {str(cwd)!r} is no directory")
         worktree: Worktree | None = None
@@ -335,7 +335,7 @@ class Host:
         self._spawned += 1
         self._children[child.id] = child
         if parent is not None:
-            parent.children.add(child)
+            parent.children[child.id] = child
         self._watch_silence()
         self._tasks.start_soon(child.live, name=child.id)
         return child
@@ -402,7 +402,7 @@ class Host:
     def _ended(self, child: Child) -> None:
         del self._children[child.id]
         if child.parent is not None:
-            child.parent.children.discard(child)
+            child.parent.children.pop(child.id, None)
 
     async def _report(self, worktree: Worktree) -> WorktreeReport | None:
         try:
