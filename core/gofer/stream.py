@@ -156,7 +156,7 @@ class TurnStream:
         return aiter(source)
 
     def __aiter__(self) -> TurnStream:
-        if self._source is None:
+        if self._source is None and not self._ended:
             raise GoferError("enter the stream first: async with host.stream(...) as stream")
         return self
 
