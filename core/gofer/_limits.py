@@ -11,7 +11,7 @@ import anyio
 
 from .errors import ConfigError
 
-__all__ = ["DEPTH", "DEPTH_LIMIT", "Places", "inherited_depth"]
+__all__ = ["DEPTH", "DEPTH_LIMIT", "Place", "Places", "inherited_depth"]
 
 DEPTH = "GOFER_DEPTH"
 DEPTH_LIMIT = "GOFER_DEPTH_LIMIT"
@@ -37,26 +37,57 @@ class Places:
     def __init__(self, total: int) -> None:
         self.total = total
         self.taken = 0
-        self._queue: deque[anyio.Event] = deque()
+        self._queue: deque[Place] = deque()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
         return len(self._queue)
 
-    async def __aenter__(self) -> None:
-        if self.taken < self.total and not self._queue:
+    def ask(self) -> Place:
+        """Ask for a place, or stand in the queue, at once; ``async with`` what it returns."""
+        place = Place(self)
+        if self.taken < self.total:
             self.taken += 1
+            place.given = True
+        else:
+            self._queue.append(place)
+        return place
+
+    def _free(self) -> None:
+        # A place goes straight to the next in the queue, so that nobody can slip in between.
+        if self._queue:
+            self._queue.popleft()._give()
+        else:
+            self.taken -= 1
+
+
+class Place:
+    """A place that was asked for: entering waits until it is given, leaving frees it."""
+
+    __slots__ = ("_places", "_turn", "given")
+
+    def __init__(self, places: Places) -> None:
+        self.given = False
+        self._places = places
+        self._turn: anyio.Event | None = None
+
+    def _give(self) -> None:
+        self.given = True
+        if self._turn is not None:
+            self._turn.set()
+
+    async def __aenter__(self) -> None:
+        if self.given:
             return
-        turn = anyio.Event()
-        self._queue.append(turn)
+        self._turn = anyio.Event()
         try:
-            await turn.wait()
+            await self._turn.wait()
         except BaseException:
-            if turn.is_set():
-                self._free()
+            if self.given:
+                self._places._free()
             else:
-                self._queue.remove(turn)
+                self._places._queue.remove(self)
             raise
 
     async def __aexit__(
@@ -65,11 +96,4 @@ class Places:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._free()
-
-    def _free(self) -> None:
-        # A place goes straight to the next in the queue, so that nobody can slip in between.
-        if self._queue:
-            self._queue.popleft().set()
-        else:
-            self.taken -= 1
+        self._places._free()

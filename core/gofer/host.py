@@ -338,6 +338,8 @@ class Host:
             parent.children[child.id] = child
         self._watch_silence()
         self._tasks.start_soon(child.live, name=child.id)
+            # It stands in the queue from now on, whichever task the event loop starts first.
+            place=self._places(name, depth).ask(),
         return child
 
     async def cancel(self, child_id: str) -> None:
