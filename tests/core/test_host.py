@@ -791,6 +791,22 @@ async def test_places_are_per_runner_and_depth() -> None:
             assert [child.state for child in (first, second)] == ["ended", "ended"]
 
 
+async def test_children_wait_in_the_order_of_their_spawns() -> None:
+    order = []
+
+    async def act(run: Run) -> SubagentResult:
+        order.append(run.id)
+        await checkpoint()
+        return await say(run)
+
+    with nothing_left(), anyio.fail_after(10):
+        async with opened(Actor(act=act), max_concurrent=1) as host:
+            children = [await host.spawn(task("act")) for _ in range(12)]
+            for child in children:
+                await child.wait()
+            assert order == [child.id for child in children]
+
+
 async def test_a_waiting_child_can_be_cancelled_and_gives_up_its_turn() -> None:
     class Graceful(Actor):
         cancel_grace = 60.0
