@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
+import anyio
 import hypothesis
 import pytest
 
+from gofer import ModelError
 from gofer._config_sources import OTHER_VARIABLES, PREFIX
+from gofer_runners.llama_server import _weights
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("gofer", deadline=None)
@@ -31,3 +35,19 @@ def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     return home
+
+
+@pytest.fixture(scope="session")
+def embedded_model() -> Path:
+    """Return the default model's file; without it or xllamacpp skip, but fail under CI."""
+    lacking = None
+    if importlib.util.find_spec("xllamacpp") is None:
+        lacking = "xllamacpp is not installed: pip install 'gofer[local]'"
+    else:
+        try:
+            return anyio.run(_weights.default_file)
+        except ModelError as error:
+            lacking = str(error)
+    if os.environ.get("CI") == "true":
+        pytest.fail(lacking)
+    pytest.skip(lacking)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,9 +12,6 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
-
-from gofer import ModelError
-from gofer_runners.llama_server import _weights
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "llama-server"
 
@@ -155,19 +150,3 @@ def recorded() -> Callable[[str], dict[str, Any]]:
         return found
 
     return read
-
-
-@pytest.fixture(scope="session")
-def embedded_model() -> Path:
-    """Return the default model's file; without it or xllamacpp skip, but fail under CI."""
-    lacking = None
-    if importlib.util.find_spec("xllamacpp") is None:
-        lacking = "xllamacpp is not installed: pip install 'gofer[local]'"
-    else:
-        try:
-            return anyio.run(_weights.default_file)
-        except ModelError as error:
-            lacking = str(error)
-    if os.environ.get("CI") == "true":
-        pytest.fail(lacking)
-    pytest.skip(lacking)
