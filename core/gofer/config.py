@@ -75,11 +75,17 @@ _SECONDS = 'seconds, more than 0, or "none"'
 
 
 class AgentConfig(BaseModel):
-    """One agent of the user's: the runner that runs it, and what else that runner wants to know."""
+    """One agent of the user's: its runner, its limits, and what else that runner wants to know.
+
+    :param timeout: seconds for a whole run of this agent's, where the spec says nothing.
+    :param idle_timeout: seconds without a sign of life.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     runner: Text = "acp"
+    timeout: Seconds = Field(None, description=_SECONDS)
+    idle_timeout: Seconds = Field(None, description=_SECONDS)
 
 
 class Config(BaseModel):

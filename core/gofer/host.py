@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -38,6 +38,9 @@ from .stream import ErrorMode, Pair, TurnStream
 from .subagents import SubagentResult, SubagentSpec, WorktreeReport
 from .turn import StreamChunk, Turn
 from .worktree import Worktree, Worktrees
+
+if TYPE_CHECKING:
+    from .processes import Supervisor
 
 __all__ = ["Host"]
 
@@ -318,8 +321,13 @@ class Host:
         if spec.worktree is not None:
             worktree = await self._worktrees.make(spec.worktree, cwd)
             cwd = worktree.path
-            self._parent(turn)
-            self._check_open()
+            try:
+                self._check_open()
+                self._parent(turn)
+            except GoferError:
+                # Much may have ended while Git worked; a refused spawn leaves nothing behind.
+                await self._worktrees.remove(worktree)
+                raise
         child = Child(
             self,
             f"sub-{self._spawned}",
@@ -330,6 +338,8 @@ class Host:
             cwd=cwd,
             cancel_grace=runner.cancel_grace if runner is not None else 0.0,
             observed=runner.observed if runner is not None else True,
+            # It stands in the queue from now on, whichever task the event loop starts first.
+            place=self._places(name, depth).ask(),
             worktree=worktree,
         )
         self._spawned += 1
@@ -338,8 +348,6 @@ class Host:
             parent.children[child.id] = child
         self._watch_silence()
         self._tasks.start_soon(child.live, name=child.id)
-            # It stands in the queue from now on, whichever task the event loop starts first.
-            place=self._places(name, depth).ask(),
         return child
 
     async def cancel(self, child_id: str) -> None:
@@ -451,6 +459,16 @@ class Host:
         if self._stack is None:
             raise GoferError("the Host is not open: use it inside `async with Host() as host`")
         return await self._resources.get(key, factory)
+
+    async def supervisor(self) -> Supervisor:
+        """Return what starts the Host's child processes, so that none outlives it.
+
+        :raises PluginNotSupportedError: the platform has none.
+        """
+        from .processes import Supervisor
+
+        supervisor: Supervisor = await self.resource("gofer.processes", Supervisor)
+        return supervisor
 
     async def release(self, key: Hashable) -> None:
         """Leave the context manager of *key* now: the next need makes a new one."""
