@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -880,6 +881,87 @@ async def test_a_timeout_reaches_the_children_below() -> None:
             result = await host.run(task("parent", timeout=0.1))
             assert "timed out" in str(result.error)
             assert host.children == []
+
+
+async def test_a_log_line_tells_of_long_silence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = anyio.Event()
+
+    class Notice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "has been silent" in record.getMessage():
+                told.set()
+
+    monkeypatch.setattr(gofer.host, "_SILENCE", 0.02)
+    handler = Notice()
+    logger = logging.getLogger("gofer")
+    logger.addHandler(handler)
+    try:
+        with nothing_left(), anyio.fail_after(5), caplog.at_level(logging.INFO, "gofer"):
+            async with opened(Actor(hang=hang)) as host:
+                await host.spawn(task("hang"))
+                await told.wait()
+    finally:
+        logger.removeHandler(handler)
+    assert "child sub-0 on actor has been silent for 0 s: idle_timeout would end it" in caplog.text
+
+
+# What a Host knows
+
+
+async def test_plugins_of_one_kind_get_names_of_their_own() -> None:
+    async with opened(Turns(), Turns(), Actor()) as host:
+        assert [info.name for info in host.plugins] == ["Turns", "Turns-2", "actor"]
+        assert [info.group for info in host.plugins][-1] == "gofer.runners"
+        assert host.plugin("Turns-2") is not host.plugin("Turns")
+        with pytest.raises(PluginNotSupportedError, match="plugin 'x'; installed: Turns, Turns-2"):
+            host.plugin("x")
+
+
+async def test_two_that_name_themselves_alike_are_refused() -> None:
+    with pytest.raises(PluginValidationError, match="two plugins are named 'actor'"):
+        async with opened(Actor(), Harness()):
+            pytest.fail("it must not open")
+
+
+async def test_a_plugin_and_a_runner_may_share_a_name() -> None:
+    class Watching(Turns):
+        name = "actor"
+
+    plugin = Watching()
+    async with opened(plugin, Actor(say=say)) as host:
+        assert host.plugin("actor") is plugin
+        assert (await host.run(task("say"))).exit_ok
+    assert len(plugin.responses) == 1
+
+
+async def test_a_runner_may_lend_its_model() -> None:
+    class Lending(Actor):
+        name = "lending"
+        model = Scripted(Finish())
+
+    async with opened(Lending(), Actor()) as host:
+        assert host.model("lending") is Lending.model
+        with pytest.raises(PluginNotSupportedError, match="'actor' offers no model of its own"):
+            host.model("actor")
+
+
+async def test_sessions_are_kept_by_name_and_the_oldest_is_forgotten() -> None:
+    async with opened() as host:
+        own = host.session()
+        own.last_input = "hello"
+        assert host.session() is host.session(host.default_session) is own
+        first = host.session("s0")
+        for number in range(1, 1023):
+            host.session(f"s{number}")
+        # Used again, so that another one is the oldest now.
+        assert host.session("s0") is first
+        assert len(host._sessions) == 1024
+        host.session("one more")
+        assert len(host._sessions) == 1024
+        assert host.session("s0") is first
+        assert host.session() is not own
 
 
 # What plugins see of a child
