@@ -218,6 +218,7 @@ class Child:
             # None of our scopes did it, and it must not end the siblings.
             result = self._failed(RunnerError("the run was cancelled from within its runner"))
         finally:
+            result = result or self._answer
             try:
                 await self._clean_up(result)
             finally:
@@ -225,6 +226,8 @@ class Child:
 
     async def _run_in_turn(self) -> SubagentResult:
         async with self._place:
+            if self._cancelled:
+                return self._cancelled_result()
             self.state = "running"
             self.last_sign = anyio.current_time()
             timeout, idle = self._time_limits()
@@ -267,6 +270,8 @@ class Child:
                 "return run.result(...), a SubagentResult"
             )
         result = self._checked(result)
+        # Kept, for it counts even if the plugins are being told of it when the child is cancelled.
+        self._answer = result
         if self._pair is not None:
             await self._pair.close_quietly(result.stop_reason, result.usage)
         return result
@@ -313,6 +318,7 @@ class Child:
             if self.worktree is not None:
                 self._report = await self._host._report(self.worktree)
 
+    _answer: SubagentResult | None = None
     _report: WorktreeReport | None = None
 
     # Its result
@@ -347,6 +353,7 @@ class Child:
             stop_reason, error = "cancelled", self._timed_out
         if stop_reason == "error" and not error:
             error = f"runner {self.runner!r} reported an error and no cause"
+        self._answer = None
         self._result = result.model_copy(
             update={
                 "subagent_id": self.id,
