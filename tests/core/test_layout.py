@@ -141,9 +141,19 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_importing_gofer_loads_nothing_heavy() -> None:
-    loaded = loaded_by("import gofer")
+    loaded = loaded_by("from gofer import *")
     assert "gofer.host" in loaded
     assert loaded & {*HEAVY, "gofer_runners", "gofer_plugins", "gofer.cli", "trio"} == set()
+
+
+def test_each_public_name_is_loaded_when_it_is_first_used() -> None:
+    assert "pydantic" not in loaded_by("import gofer")
+    assert set(gofer._HOME) == set(gofer.__all__)
+    assert set(gofer.__all__) <= set(dir(gofer))
+    for name in gofer.__all__:
+        assert getattr(gofer, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Hots'"):
+        gofer.Hots  # noqa: B018
 
 
 def test_opening_a_host_loads_no_runner() -> None:
