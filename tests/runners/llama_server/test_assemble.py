@@ -267,7 +267,9 @@ def test_a_text_cut_between_utf16_units_is_whole_again(text: str, cuts: list[int
     assert "".join(block.text for block in blocks if isinstance(block, Text)) == text
 
 
-def test_half_a_character_at_the_end_is_replaced() -> None:
+def test_half_a_character_is_replaced_where_it_stands() -> None:
+    said = frames(delta(content="a\ud83d"), delta(content="b"))[0]
+    assert said == [Text(text="a"), Text(text="\ufffdb")]
     assert frames(delta(content="a\ud83d"))[0] == [Text(text="a"), Text(text="\ufffd")]
 
 

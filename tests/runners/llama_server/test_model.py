@@ -6,6 +6,8 @@ import gzip
 import json
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -77,6 +79,13 @@ async def test_a_streamed_answer(serve: Any) -> None:
     assert request.headers["authorization"] == "Bearer key"
     assert request.json["model"] == "m"
     assert request.json["stream"] is True
+
+
+def test_httpx_is_imported_at_the_first_use_only() -> None:
+    code = "import sys, gofer_runners.llama_server as m; m.LlamaServer(); print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "gofer_runners.llama_server.model" in said.stdout.split()
+    assert "httpx" not in said.stdout.split()
 
 
 def test_it_is_a_model() -> None:
@@ -565,7 +574,8 @@ async def test_few_requests_to_a_client(serve: Any, monkeypatch: pytest.MonkeyPa
                 for _ in range(5):
                     tasks.start_soon(ask, bound)
             assert len(made) == 3
-            await ask(bound)
+            for _ in range(3):
+                await ask(bound)
             assert len(made) == 3
             assert not any(client.is_closed for client in made)
         assert all(client.is_closed for client in made)

@@ -141,6 +141,14 @@ def test_the_same_call_twice_is_two_calls() -> None:
     assert brief(assemble(one, one)) == [("f", {"a": 1})] * 2
 
 
+def test_one_id_and_one_name_for_all() -> None:
+    calls = assemble(
+        piece("f", '{"a": 1}', id="x", index=0), piece("f", '{"b": 2}', id="x", index=1)
+    )
+    assert brief(calls) == [("f", {"a": 1}), ("f", {"b": 2})]
+    assert calls[0].id == "x" != calls[1].id
+
+
 def test_a_call_is_given_as_soon_as_the_next_one_starts() -> None:
     calls = ToolCalls()
     assert calls.add(piece("f", '{"a": 1}', id="x", index=0)) == []
