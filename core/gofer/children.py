@@ -239,9 +239,9 @@ class Child:
         """Return the run's limits, total and idle: its own, else its agent's, else the Host's."""
         config = self._host.config
         agent = config.agents.get(self.agent) if self.agent else None
-        sources = (self.spec, config) if agent is None else (self.spec, agent, config)
-        total = next((s.timeout for s in sources if s.timeout is not None), None)
-        idle = next((s.idle_timeout for s in sources if s.idle_timeout is not None), None)
+        # None of them is ever 0.
+        total = self.spec.timeout or (agent and agent.timeout) or config.timeout
+        idle = self.spec.idle_timeout or (agent and agent.idle_timeout) or config.idle_timeout
         return total, idle
 
     async def _execute(self) -> SubagentResult:
