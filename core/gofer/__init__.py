@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .config import AgentConfig, Config, load_config
     from .errors import (
         ConfigError,
+        ContextOverflowError,
         GoferError,
         ModelError,
         PluginError,
@@ -47,6 +48,7 @@ __all__ = [
     "Child",
     "Config",
     "ConfigError",
+    "ContextOverflowError",
     "FinalMessage",
     "Finish",
     "GoferError",
@@ -100,6 +102,7 @@ _HOMES = {
     ".config": ("AgentConfig", "Config", "load_config"),
     ".errors": (
         "ConfigError",
+        "ContextOverflowError",
         "GoferError",
         "ModelError",
         "PluginError",

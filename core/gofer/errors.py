@@ -7,6 +7,7 @@
      │    └── PluginInternalError      a limit is reached, or a part broke its promise
      ├── PluginErrors                  several failed together (an ExceptionGroup)
      ├── ModelError                    a model server refused, failed or broke off
+     │    └── ContextOverflowError     the request has more tokens than the model's context
      ├── RunnerError                   a runner could not do its run
      └── ConfigError                   a setting is wrong
 
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "ConfigError",
+    "ContextOverflowError",
     "GoferError",
     "ModelError",
     "PluginError",
@@ -91,6 +93,10 @@ class ModelError(GoferError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ContextOverflowError(ModelError):
+    """The request has more tokens than the model's context."""
 
 
 class RunnerError(GoferError):

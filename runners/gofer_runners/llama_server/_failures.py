@@ -9,19 +9,15 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 
-from gofer import ModelError
+from gofer import ContextOverflowError, ModelError
 
 from ._endpoint import Endpoint
 
-__all__ = ["ContextOverflow", "answered", "excerpt", "is_loading", "message_of", "not_reached"]
+__all__ = ["answered", "excerpt", "is_loading", "message_of", "not_reached"]
 
 _SHOWN = 2000
 _OVERFLOW_TYPES = ("exceed_context_size_error", "context_length_exceeded")
 _OVERFLOW_WORDS = re.compile(r"context (length|size|window)|maximum context|too many tokens", re.I)
-
-
-class ContextOverflow(ModelError):
-    """The request has more tokens than the model's context."""
 
 
 def excerpt(body: bytes | str, secret: str | None = None) -> str:
@@ -73,7 +69,7 @@ def answered(
         if isinstance(details.get("n_prompt_tokens"), int):
             numbers = f" ({details['n_prompt_tokens']} tokens"
             numbers += f" into {details['n_ctx']})" if details.get("n_ctx") else ")"
-        return ContextOverflow(
+        return ContextOverflowError(
             f"context overflow: the request does not fit the model's context{numbers}: {message}. "
             f"Send less, or give the server at {endpoint.shown} a larger context",
             status,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from gofer import (
+    ContextOverflowError,
     Host,
     Message,
     PluginValidationError,
@@ -18,7 +19,6 @@ from gofer import (
     SubagentSpec,
 )
 
-from ._failures import ContextOverflow
 from .model import LlamaServer
 
 __all__ = ["LlamaServerRunner"]
@@ -131,7 +131,7 @@ class LlamaServerRunner(Runner):
             async with run.stream(request, self.model) as stream:
                 async for _ in stream:
                     pass
-        except ContextOverflow as error:
+        except ContextOverflowError as error:
             return run.result(stop_reason="max_tokens", error=str(error))
         response = stream.response
         error_text = None
