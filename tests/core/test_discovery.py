@@ -535,6 +535,14 @@ async def test_one_package_on_two_paths_counts_once(
         assert info(host, "helper").version == "1.4"
 
 
+async def test_one_entry_point_written_twice_counts_once(site: Site) -> None:
+    site.install("acme", "helper")
+    site.install("acme", "helper")
+    async with Host() as host:
+        assert info(host, "helper").status == "loaded"
+        assert await marks(host) == ["acme:helper"]
+
+
 # Any set of packages, against a model
 
 NAMES = st.sampled_from(["one", "two", "delegation"])
