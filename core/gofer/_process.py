@@ -1,0 +1,259 @@
+"""One process of the supervisor's, as gofer holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import termios
+from collections import deque
+from contextlib import suppress
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from ._proc import descendants, parent_of, send_signal
+
+__all__ = ["LAST_SECONDS", "STDERR_TAIL", "Process", "receive"]
+
+log = logging.getLogger("gofer")
+
+STDERR_TAIL = 64 * 1024
+"""How many bytes of a process's stderr are kept, the last ones."""
+
+LAST_SECONDS = 20.0
+"""How long the supervisor may take to end what it has."""
+
+_CHUNK = 64 * 1024
+
+
+class Process:
+    """One process and all that it starts; made by ``Supervisor.process``.
+
+    ``name`` is what messages call it; ``returncode`` is its exit code, or the negative number of
+    the signal that ended it; None while it runs.
+    """
+
+    def __init__(self, name: str, stdin: int, stdout: int, stderr: int, lifeline: socket.socket):
+        self.name = name
+        self.pid = 0
+        self.returncode: int | None = None
+        self.left: list[int] | None = None
+        self._stdin = stdin
+        self._stdout = stdout
+        self._stderr = stderr
+        self._lifeline = lifeline
+        self._said = b""
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._writing: anyio.CancelScope | None = None
+        self._exited = anyio.Event()
+        self._gone = anyio.Event()
+        self._drained = anyio.Event()
+        self._attending = anyio.CancelScope(shield=True)
+
+    # Talking to it
+
+    async def receive(self) -> bytes:
+        """Return what it wrote to stdout next; empty at the end of it."""
+        return await _read(self._stdout)
+
+    def receive_nowait(self, most: int = _CHUNK) -> bytes:
+        """Return what it has written to stdout and nobody has read; empty where that is nothing."""
+        try:
+            return os.read(self._stdout, min(most, _CHUNK))
+        except BlockingIOError:
+            return b""
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of its stdout lie in the pipe."""
+        size: int = struct.unpack("i", fcntl.ioctl(self._stdout, termios.FIONREAD, bytes(4)))[0]
+        return size
+
+    async def send(self, data: bytes) -> None:
+        """Write to its stdin; one task at a time.
+
+        :raises anyio.BrokenResourceError: it does not read any more.
+        :raises anyio.ClosedResourceError: its stdin was closed here, perhaps meanwhile.
+        """
+        view = memoryview(data)
+        while view:
+            stdin = self._stdin
+            if stdin < 0:
+                raise anyio.ClosedResourceError
+            try:
+                view = view[os.write(stdin, view) :]
+            except BlockingIOError:
+                try:
+                    with anyio.CancelScope() as self._writing:
+                        await anyio.wait_writable(stdin)
+                finally:
+                    self._writing = None
+                    if self._stdin < 0:
+                        os.close(stdin)
+            except BrokenPipeError:
+                raise anyio.BrokenResourceError from None
+
+    def close_stdin(self) -> None:
+        """Close its stdin: most agents end then."""
+        stdin, self._stdin = self._stdin, -1
+        if self._writing is not None:
+            self._writing.cancel()  # who waits for it closes it
+        elif stdin >= 0:
+            os.close(stdin)
+
+    @property
+    def stderr_tail(self) -> str:
+        """The last 64 KiB of its stderr."""
+        return b"".join(self._tail)[-STDERR_TAIL:].decode(errors="replace")
+
+    # Its end
+
+    async def wait(self) -> int:
+        """Wait for its own exit; return the code, or the negative number of the signal.
+
+        What it started may still live, and may hold its pipes open.
+        """
+        await self._exited.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until its stderr has been read to the end, so long at most."""
+        with anyio.move_on_after(seconds):
+            await self._drained.wait()
+
+    def terminate(self) -> None:
+        """Send TERM to its process group."""
+        self._tell(b"T")
+
+    def kill(self) -> None:
+        """Send KILL to its process group."""
+        self._tell(b"K")
+
+    async def end(self, grace: float = 2.0) -> None:
+        """End it and all that it started, and wait until nothing of it lives.
+
+        Its stdin is closed; *grace* seconds later its group gets TERM, and after as many again
+        the whole tree is ended. To be called shielded from cancellation, or again.
+        """
+        self.close_stdin()
+        if grace > 0:
+            await self._exits_within(grace)
+            if not self._exited.is_set():
+                self.terminate()
+                await self._exits_within(grace)
+        self._tell(b"E")
+        with anyio.move_on_after(LAST_SECONDS):
+            await self._gone.wait()
+        if self.left is None:
+            self._sweep()
+        elif self.left:
+            log.error("%s: processes %s could not be ended", self.name, self.left)
+
+    async def _exits_within(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._exited.wait()
+
+    @property
+    def exit_text(self) -> str:
+        """How it ended, for an error message."""
+        if self.returncode is None:
+            return "it is still running"
+        if self.returncode >= 0:
+            return f"it exited with code {self.returncode}"
+        try:
+            return f"it was ended by {signal.Signals(-self.returncode).name}"
+        except ValueError:
+            return f"it was ended by signal {-self.returncode}"
+
+    def _tell(self, command: bytes) -> None:
+        with suppress(OSError):  # the reaper has ended, and with it all of the tree
+            self._lifeline.send(command)
+
+    def _sweep(self) -> None:
+        """Kill what can be found of it: its reaper and the supervisor were killed themselves."""
+        log.error("%s: the supervisor was killed; what can be found is ended", self.name)
+        self.left = []
+        parent = parent_of(self.pid)
+        if parent != 1:  # it has ended, or its id is another's by now
+            return
+        for pid, above in (*descendants(self.pid), (self.pid, parent)):
+            send_signal(pid, above, signal.SIGKILL)
+
+    # What a task does for it, until it has ended
+
+    async def _attend(self) -> None:
+        # Who is cancelled still waits for its end, and that is heard here.
+        with self._attending:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._listen)
+                tasks.start_soon(self._drain_stderr)
+
+    async def _listen(self) -> None:
+        try:
+            while not self._gone.is_set():
+                data = await receive(self._lifeline)
+                if not data:
+                    break
+                *lines, self._said = (self._said + data).split(b"\n")
+                for line in lines:
+                    self._heard(json.loads(line))
+        finally:
+            if self.returncode is None:
+                self.returncode = -signal.SIGKILL
+            self._exited.set()
+            self._gone.set()
+
+    def _heard(self, message: dict[str, object]) -> None:
+        if "exit" in message:
+            self.returncode = int(str(message["exit"]))
+            self._exited.set()
+        elif "left" in message:
+            left = message["left"]
+            self.left = list(left) if isinstance(left, list) else []
+            self._gone.set()
+
+    async def _drain_stderr(self) -> None:
+        try:
+            while data := await _read(self._stderr):
+                log.debug("%s stderr: %s", self.name, data)
+                self._tail.append(data)
+                self._tail_size += len(data)
+                while self._tail_size - len(self._tail[0]) >= STDERR_TAIL:
+                    self._tail_size -= len(self._tail.popleft())
+        finally:
+            self._drained.set()
+
+    def _close(self) -> None:
+        self.close_stdin()
+        os.close(self._stdout)
+        os.close(self._stderr)
+        with suppress(OSError):  # where gofer was forked, a copy of it is open elsewhere
+            self._lifeline.shutdown(socket.SHUT_RDWR)
+        self._lifeline.close()
+
+
+async def _read(fd: int) -> bytes:
+    while True:
+        await checkpoint()
+        try:
+            return os.read(fd, _CHUNK)
+        except BlockingIOError:
+            await anyio.wait_readable(fd)
+
+
+async def receive(channel: socket.socket) -> bytes:
+    """Return what comes next; empty at the end."""
+    while True:
+        try:
+            return channel.recv(4096)
+        except BlockingIOError:
+            await anyio.wait_readable(channel)
+        except ConnectionResetError:
+            return b""
