@@ -1,0 +1,247 @@
+"""Files below given directories, and none outside: for whoever lets a model name the path.
+
+A path is walked from its root, component by component, each opened relative to the one before and
+none through a symbolic link that was not looked at: what is checked is what is opened, so that a
+link put in place meanwhile leads nowhere else. (POSIX; elsewhere the path is checked first and
+opened then.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import GoferError
+
+__all__ = ["MAX_FILE", "OutsideError", "Roots", "RootsError"]
+
+MAX_FILE = 16 * 1024 * 1024
+"""The most bytes of a file that are read or written at once."""
+
+_MOST_LINKS = 40
+_POSIX = os.open in os.supports_dir_fd
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+
+Parts = tuple[str, ...]
+
+
+class RootsError(GoferError):
+    """A file cannot be used: says which, and why; ``missing`` where there is none of that name."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class OutsideError(RootsError):
+    """A path leads out of the roots."""
+
+
+class Roots:
+    """The files below some directories.
+
+    :param directories: the roots; a relative path is taken from the first.
+
+    Everything here blocks: call it in a thread.
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        # A root may be spelt as it was given, or as it really is.
+        self._roots = [(Path(os.path.realpath(root)), root.absolute()) for root in directories]
+
+    @property
+    def first(self) -> Path:
+        """The real path of the first root."""
+        return self._roots[0][0]
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file.
+
+        :raises RootsError: it is outside, missing, no regular file, or over 16 MiB.
+        """
+        with self.opened(path) as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise RootsError(f"{path!r} is over the limit of {MAX_FILE} bytes: read it in parts")
+        return data
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[BinaryIO]:
+        """Open a regular file for reading.
+
+        :raises RootsError: it is outside, missing, or no regular file.
+        """
+        with _told(path), self._at(path) as (folder, name, _):
+            number = _open(name, _READ, folder)
+            try:
+                if not stat.S_ISREG(os.fstat(number).st_mode):
+                    raise RootsError(f"{path!r} is no regular file")
+                with os.fdopen(os.dup(number), "rb") as file:
+                    yield file
+            finally:
+                os.close(number)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file as a whole, or leave it as it was; directories are made as needed.
+
+        Its mode is kept; a new one gets 0644.
+
+        :raises RootsError: it is outside, a symbolic link, no regular file, or over 16 MiB.
+        """
+        if len(data) > MAX_FILE:
+            raise RootsError(f"{len(data)} bytes are over the limit of {MAX_FILE} for one file")
+        with _told(path), self._at(path, make=True, follow=False) as (folder, name, _):
+            mode = 0o644
+            with suppress(FileNotFoundError):
+                info = _stat(name, folder)
+                if stat.S_ISLNK(info.st_mode):
+                    raise RootsError(f"{path!r} is a symbolic link: write to the file itself")
+                if not stat.S_ISREG(info.st_mode):
+                    raise RootsError(f"{path!r} is no regular file")
+                mode = stat.S_IMODE(info.st_mode)
+            draft = f".{secrets.token_hex(8)}.tmp"
+            if not _POSIX:
+                draft = os.path.join(os.path.dirname(name), draft)
+            number = _open(draft, _CREATE, folder, mode)
+            try:
+                with os.fdopen(number, "wb") as file:
+                    file.write(data)
+                    if _POSIX:
+                        os.fchmod(file.fileno(), mode)
+                if _POSIX:
+                    os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+                else:
+                    os.replace(draft, name)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(draft, dir_fd=folder) if _POSIX else os.unlink(draft)
+                raise
+
+    def directory(self, path: str) -> Path:
+        """Return the real path of a directory.
+
+        :raises RootsError: it is outside, missing, or no directory.
+        """
+        with _told(path), self._at(path) as (folder, name, real):
+            os.close(_open(name, _DIRECTORY, folder))
+            return real
+
+    def entries(self, path: str) -> list[tuple[str, bool]]:
+        """Return the names in a directory, sorted, each with whether it is a directory.
+
+        :raises RootsError: it is outside, missing, or no directory.
+        """
+        with _told(path), self._at(path) as (folder, name, real):
+            number = _open(name, _DIRECTORY, folder)
+            try:
+                with os.scandir(number if _POSIX else real) as found:
+                    return sorted(
+                        (entry.name, entry.is_dir(follow_symlinks=False)) for entry in found
+                    )
+            finally:
+                os.close(number)
+
+    @contextmanager
+    def _at(
+        self, path: str, *, make: bool = False, follow: bool = True
+    ) -> Iterator[tuple[int, str, Path]]:
+        """Open the directory that holds *path*; give it, the name in it, and the real path.
+
+        No name that is given is a symbolic link, unless *follow* is off.
+        """
+        root, parts = self._inside(path)
+        for _ in range(_MOST_LINKS):
+            if not _POSIX:
+                real = Path(os.path.realpath(root.joinpath(*parts)))
+                self._inside(str(real))
+                if make:
+                    real.parent.mkdir(parents=True, exist_ok=True)
+                yield -1, str(real), real
+                return
+            folder = os.open(root, _DIRECTORY)
+            try:
+                link = self._walk(folder, parts, make=make, follow=follow)
+                if link is None:
+                    yield folder, parts[-1] if parts else ".", root.joinpath(*parts)
+                    return
+            finally:
+                os.close(folder)
+            root, parts = self._through(path, root, parts, *link)
+        raise RootsError(f"{path!r} leads through more than {_MOST_LINKS} symbolic links")
+
+    def _walk(
+        self, folder: int, parts: Parts, *, make: bool, follow: bool
+    ) -> tuple[int, str] | None:
+        """Let *folder* go down to the last directory; return where a link is and what it says."""
+        last = len(parts) - 1
+        for at, part in enumerate(parts):
+            if at == last and not follow:
+                break
+            try:
+                return at, os.readlink(part, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOENT):
+                    raise
+                if error.errno == errno.ENOENT and make and at < last:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, 0o755, dir_fd=folder)
+            if at < last:
+                below = os.open(part, _DIRECTORY, dir_fd=folder)
+                os.dup2(below, folder, inheritable=False)
+                os.close(below)
+        return None
+
+    def _inside(self, path: str) -> tuple[Path, Parts]:
+        if "\0" in path:
+            raise RootsError(f"{path!r} holds a NUL character")
+        whole = Path(path) if os.path.isabs(path) else self.first / path
+        if ".." in whole.parts:
+            # Not past a link by its name: what the path says is what is walked.
+            whole = Path(os.path.normpath(whole))
+        for real, given in self._roots:
+            for root in (real, given):
+                with suppress(ValueError):
+                    return real, whole.relative_to(root).parts
+        allowed = ", ".join(str(real) for real, _ in self._roots)
+        raise OutsideError(f"{path!r} is outside of what may be used: {allowed}")
+
+    def _through(
+        self, path: str, root: Path, parts: Parts, at: int, target: str
+    ) -> tuple[Path, Parts]:
+        """Put what a link says in the place of it; the parts before it are no links."""
+        there = os.path.normpath(root.joinpath(*parts[:at], target))
+        try:
+            found, before = self._inside(there)
+        except RootsError:
+            raise OutsideError(f"{path!r} leads outside, through a link to {target!r}") from None
+        return found, (*before, *parts[at + 1 :])
+
+
+def _open(name: str, flags: int, folder: int, mode: int = 0o777) -> int:
+    return os.open(name, flags, mode, dir_fd=folder) if _POSIX else os.open(name, flags, mode)
+
+
+def _stat(name: str, folder: int) -> os.stat_result:
+    if _POSIX:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return os.lstat(name)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise RootsError(f"{path!r} does not exist", missing=True) from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise RootsError(f"{path!r} leads through something that is no directory") from None
+        raise RootsError(f"{path!r}: {error.strerror}") from None
