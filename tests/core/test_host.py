@@ -685,6 +685,29 @@ async def test_cancelling_is_sticky_and_reaches_all_below() -> None:
             assert below
 
 
+async def test_those_below_are_cancelled_at_once_also_where_the_parent_has_its_grace() -> None:
+    class Graceful(Actor):
+        name = "graceful"
+        cancel_grace = 60.0
+
+    turns = Turns()
+
+    async def parent(run: Run) -> SubagentResult:
+        below = await run.host.spawn(task("hang", runner="actor"), turn=turns.turns[run.id])
+        await run.emit(Text(text="delegated, "))
+        await run.cancel_requested.wait()
+        await run.emit(Text(text=f"and it was {(await below.wait()).stop_reason}"))
+        return run.result(stop_reason="cancelled")
+
+    with nothing_left(), anyio.fail_after(5):
+        plugins = Actor(hang=hang), Graceful(parent=parent), turns
+        async with opened(*plugins, max_depth=2) as host:
+            child = await host.spawn(task("parent", runner="graceful"))
+            await started(child)
+            await host.cancel(child.id)
+            assert (await child.wait()).summary == "delegated, and it was cancelled"
+
+
 async def test_a_child_that_ends_cancels_what_it_left_running() -> None:
     turns = Turns()
     grandchildren: list[Child] = []
