@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import gofer
 from gofer import (
     ConfigError,
+    ContextOverflowError,
     GoferError,
     Image,
     Message,
@@ -428,6 +429,7 @@ ERRORS = [
     PluginInternalError("i"),
     ModelError("m", 503, "busy"),
     ModelError("m"),
+    ContextOverflowError("too long", 400, "n_ctx"),
     RunnerError("r"),
     ConfigError("c"),
 ]
@@ -468,8 +470,9 @@ def test_the_tree_of_errors() -> None:
     for kind in (PluginErrors, ModelError, RunnerError, ConfigError):
         assert issubclass(kind, GoferError)
         assert not issubclass(kind, PluginError)
-    public = {value for value in vars(gofer).values() if isinstance(value, type)}
-    errors = {kind for kind in public if issubclass(kind, BaseException)}
+    public = [getattr(gofer, name) for name in gofer.__all__]
+    errors = [kind for kind in public if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(errors) >= 9
     assert {kind.__module__ for kind in errors} == {"gofer.errors"}
 
 
