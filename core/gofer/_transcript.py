@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from io import StringIO
-
+from ._pieces import Pieces
 from .blocks import Block, Text, Thinking, ToolCall, ToolResult, Update
 from .messages import Message
 
@@ -16,7 +15,7 @@ class Transcript:
     def __init__(self) -> None:
         self._entries: list[tuple[Block, ToolCall | None]] = []
         self._open: Text | Thinking | None = None
-        self._text = StringIO()
+        self._text = Pieces()
         self._signature: str | None = None
 
     def add(self, original: Block, block: Block) -> None:
@@ -25,12 +24,11 @@ class Transcript:
         if kind is Text or kind is Thinking:
             opened = self._open
             if (
-                type(opened) is not kind
-                or opened.message_id != block.message_id  # type: ignore[union-attr]
+                type(opened) is not kind or opened.message_id != block.message_id  # type: ignore[union-attr]
             ):
                 self._close()
                 self._open = block  # type: ignore[assignment]
-            self._text.write(block.text)  # type: ignore[union-attr]
+            self._text.add(block.text)  # type: ignore[union-attr]
             if kind is Thinking and block.signature:  # type: ignore[union-attr]
                 self._signature = block.signature  # type: ignore[union-attr]
             return
@@ -61,8 +59,8 @@ class Transcript:
         opened, self._open = self._open, None
         if opened is None:
             return
-        update: dict[str, object] = {"text": self._text.getvalue()}
+        update: dict[str, object] = {"text": self._text.text}
         if self._signature is not None:
             update["signature"] = self._signature
         self._entries.append((opened.model_copy(update=update), None))
-        self._text, self._signature = StringIO(), None
+        self._text, self._signature = Pieces(), None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from io import StringIO
 
+from ._pieces import Pieces
 from .blocks import Block, Text, ToolCall, ToolResult, Update
 
 __all__ = ["FinalMessage"]
@@ -22,7 +22,7 @@ class FinalMessage:
     """
 
     def __init__(self) -> None:
-        self._piece = StringIO()
+        self._piece = Pieces()
         self._blank = True
         self._message_id: str | None = None
         self._kept = ""
@@ -38,7 +38,7 @@ class FinalMessage:
             if block.message_id != self._message_id:
                 self.cut()
                 self._message_id = block.message_id
-            self._piece.write(text)
+            self._piece.add(text)
             if self._blank and not text.isspace():
                 self._blank = False
         elif isinstance(block, ToolCall):
@@ -52,16 +52,16 @@ class FinalMessage:
     def cut(self) -> None:
         """End the current piece: what follows is another message."""
         if not self._blank:
-            self._kept = self._piece.getvalue()
+            self._kept = self._piece.text
             self._call_since = False
             self._blank = True
-        if self._piece.tell():
-            self._piece = StringIO()
+        if self._piece:
+            self._piece = Pieces()
 
     @property
     def text(self) -> str:
         """The final message so far; empty where no text came."""
-        return self._kept if self._blank else self._piece.getvalue()
+        return self._kept if self._blank else self._piece.text
 
     @property
     def fallback(self) -> bool:
