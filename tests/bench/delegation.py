@@ -43,9 +43,9 @@ async def rows(quick: bool) -> AsyncIterator[Row]:
                 return await timed(by_hand, number, url, number // TO_A_CLIENT)
 
             name = f"{number:,} spawned and collected, {latency} ms"
-            pair = await side_by_side(ours, bare, rounds)
+            pair = await side_by_side(ours, bare, rounds, warm_up=quick)
             yield Row(f"{name}, against one client", pair, "s", 1.3)
-            pair = await side_by_side(ours, sharded, rounds + 2)
+            pair = await side_by_side(ours, sharded, rounds)
             yield Row(f"{name}, against {TO_A_CLIENT} to a client", pair, "s", 1.3)
 
 

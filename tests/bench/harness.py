@@ -53,10 +53,11 @@ class Row:
 HEAD = f"{'benchmark':<58}{'gofer':>16}{'floor':>16}{'ratio':>8}{'aim':>9}"
 
 
-async def side_by_side(gofer: Figure, floor: Figure, rounds: int) -> Pair:
+async def side_by_side(gofer: Figure, floor: Figure, rounds: int, *, warm_up: bool = True) -> Pair:
     """Run both *rounds* times, now one first and now the other, after one run to warm up."""
-    await gofer()
-    await floor()
+    if warm_up:
+        await gofer()
+        await floor()
     ours: list[float] = []
     theirs: list[float] = []
     for number in range(rounds):
