@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from ._pieces import Pieces
-from .blocks import Block, Text, Thinking, ToolCall, ToolResult, Update
+from .blocks import Block, Image, Text, Thinking, ToolCall, ToolResult, Update
 from .messages import Message
 
 __all__ = ["Transcript"]
 
 
-class Transcript:
-    """Collects the blocks of one response; neighbouring pieces of text become one block."""
+_MOST_ENTRIES = 4096
+_MOST_TEXT = 64 * 1024 * 1024
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[Block, ToolCall | None]] = []
+
+class Transcript:
+    """Collects the blocks of one response; neighbouring pieces of text become one block.
+
+    :param last: keep no more than the last 4096 blocks and 64 MiB of their text. A model's
+        response has a bound of its own; an agent may work for days.
+    """
+
+    def __init__(self, *, last: bool = False) -> None:
+        self._entries: deque[tuple[Block, ToolCall | None]] = deque()
+        self._last = last
+        self._sizes: deque[int] = deque()
+        self._size = 0
         self._open: Text | Thinking | None = None
         self._text = Pieces()
         self._signature: str | None = None
@@ -34,7 +47,7 @@ class Transcript:
             return
         self._close()
         called = isinstance(original, ToolCall) and isinstance(block, ToolCall | ToolResult)
-        self._entries.append((block, original if called else None))  # type: ignore[arg-type]
+        self._keep(block, original if called else None)  # type: ignore[arg-type]
 
     def blocks(self) -> list[Block]:
         """Return the blocks as the hooks left them."""
@@ -62,5 +75,28 @@ class Transcript:
         update: dict[str, object] = {"text": self._text.text}
         if self._signature is not None:
             update["signature"] = self._signature
-        self._entries.append((opened.model_copy(update=update), None))
+        self._keep(opened.model_copy(update=update), None)
         self._text, self._signature = Pieces(), None
+
+    def _keep(self, block: Block, call: ToolCall | None) -> None:
+        self._entries.append((block, call))
+        if not self._last:
+            return
+        self._sizes.append(_size(block))
+        self._size += self._sizes[-1]
+        while len(self._entries) > _MOST_ENTRIES or self._size > _MOST_TEXT:
+            self._entries.popleft()
+            self._size -= self._sizes.popleft()
+
+
+def _size(block: Block) -> int:
+    match block:
+        case Text() | Thinking():
+            return len(block.text)
+        case ToolResult():
+            return len(block.output)
+        case ToolCall():
+            return len(repr(block.arguments))
+        case Image():
+            return len(block.data)
+    return len(repr(block.data))

@@ -34,7 +34,7 @@ class Pair:
 
     def __init__(self, registry: Registry, turn: Turn) -> None:
         self.turn = turn
-        self.transcript = Transcript()
+        self.transcript = Transcript(last=turn.observed)
         self.response: Response | None = None
         self._registry = registry
         self._started = time.perf_counter()

@@ -645,3 +645,35 @@ async def test_arguments_may_be_any_json_value_and_are_an_object_by_default() ->
             await host.call_tool("t", arguments)
         await host.call_tool("t")
     assert seen == [{"a": 1}, [1], "raw", 0, False, {}]
+
+
+def test_a_transcript_of_an_agent_keeps_the_last_of_many_blocks() -> None:
+    transcript = Transcript(last=True)
+    for number in range(5000):
+        block = Update(kind="usage", data={"used": number})
+        transcript.add(block, block)
+    kept = transcript.blocks()
+    assert len(kept) == 4096
+    assert kept[-1] == Update(kind="usage", data={"used": 4999})
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Update(kind="tool_call_update", data={"text": "x" * 2**20}),
+        ToolResult(tool_call_id="1", output="x" * 2**20),
+        ToolCall(id="1", name="write", arguments={"content": "x" * 2**20}),
+        Image(data="x" * 2**20, media_type="image/png"),
+        Text(text="x" * 2**20),
+        Thinking(text="x" * 2**20),
+    ],
+    ids=lambda block: block.type,
+)
+def test_a_transcript_of_an_agent_is_bounded_in_text(block: Any) -> None:
+    between = ToolCall(id="0", name="look")
+    transcript = Transcript(last=True)
+    for _ in range(70):
+        transcript.add(block, block)
+        transcript.add(between, between)
+    kept = [found for found in transcript.blocks() if found.type == block.type]
+    assert 60 <= sum(found != between for found in kept) <= 64
