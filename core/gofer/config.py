@@ -111,7 +111,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    default_runner: Text = Field("llama-server", description="the name of a runner")
+    default_runner: Text = Field("internal", description="the name of a runner")
     max_depth: StrictInt = Field(DEFAULT_DEPTH, ge=0, description="a whole number, at least 0")
     max_pending: StrictInt = Field(DEFAULT_PENDING, ge=1, description="a whole number, at least 1")
     max_concurrent: Annotated[

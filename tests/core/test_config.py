@@ -62,7 +62,7 @@ def refused(cwd: Path, overrides: Any = None, **variables: str) -> str:
 def test_defaults(tmp_path: Path) -> None:
     config = load(tmp_path)
     assert config.model_dump() == {
-        "default_runner": "llama-server",
+        "default_runner": "internal",
         "max_depth": 1,
         "max_pending": 1024,
         "max_concurrent": {"acp": 8, "*": 64},
