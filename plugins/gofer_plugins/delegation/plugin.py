@@ -217,9 +217,7 @@ class SubagentPlugin:
                 f"waiting to be collected: {_listed(mine)}"
             )
         result = await child.wait()
-        # Another collector may have been faster, or the plugin be in another Host by now.
-        if self._pending.get(child_id) is child:
-            del self._pending[child_id]
+        if self._pending.pop(child_id, None) is not None:
             self._collected.add(child, result)
         return result
 
