@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import nox
+from packaging.requirements import Requirement
 
 PYPROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
@@ -45,11 +46,14 @@ def _group(name: str) -> list[str]:
 def _oldest(requirements: list[str]) -> list[str]:
     """Turn each lower bound, ``name>=version``, into a pin of just that version."""
     pins = []
-    for requirement in requirements:
-        found = re.match(r"([A-Za-z0-9._-]+)\s*>=\s*([0-9][0-9A-Za-z.]*)", requirement)
-        if found is None:
-            raise ValueError(f"{requirement!r} says no lower bound: write name>=version")
-        pins.append(f"{found[1]}=={found[2]}")
+    for text in requirements:
+        requirement = Requirement(text)
+        bounds = [
+            bound.version for bound in requirement.specifier if bound.operator in (">=", "==")
+        ]
+        if len(bounds) != 1:
+            raise ValueError(f"{text!r} says no lower bound: write name>=version")
+        pins.append(f"{requirement.name}=={bounds[0]}")
     return pins
 
 
@@ -64,21 +68,23 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, strictly."""
-    session.install("-e", ".", *_group("types"))
+    session.install("-e", ".[mcp]", *_group("types"))
     session.run("mypy", *session.posargs)
 
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run the tests on each Python that is here."""
-    session.install("-e", ".[local]", *_group("test"))
+    session.install("-e", ".[local,mcp]", *_group("test"))
     session.run("pytest", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def lowest(session: nox.Session) -> None:
     """Run the tests with the oldest versions that are allowed."""
-    wanted = [*PYPROJECT["project"]["dependencies"], *_group("test")]
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"]["mcp"]
+    wanted = [*project["dependencies"], *extras, *_group("test")]
     session.install("-e", ".", *_oldest(wanted))
     session.run("pytest", "-m", "not model", *session.posargs)
 
@@ -86,12 +92,12 @@ def lowest(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Check the links of the documentation, and run its code and the examples."""
-    session.install("-e", ".[local]", *_group("test"))
+    session.install("-e", ".[local,mcp]", *_group("test"))
     session.run("pytest", "tests/docs", *session.posargs)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure how fast gofer is."""
-    session.install("-e", ".[local]", *_group("test"))
+    session.install("-e", ".[local,mcp]", *_group("test"))
     session.run("python", "tests/bench", *session.posargs)
