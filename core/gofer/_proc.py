@@ -20,6 +20,7 @@ __all__ = [
     "parent_of",
     "poll_of",
     "send_signal",
+    "started_at",
     "wakeup_on_child",
 ]
 
@@ -28,26 +29,37 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def parent_of(pid: int) -> int:
     """Return a process's parent; 0 where there is no such process."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def started_at(pid: int) -> int:
+    """Return when a process was started, which tells it from another of the same id; 0: never."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
+
+
+def _stat(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, parentheses too.
-            return int(file.read().rpartition(b")")[2].split()[1])
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return 0
+        return []
 
 
 def descendants(pid: int) -> Iterator[tuple[int, int]]:
-    """Go through all below a process, each with its parent, from the top down."""
-    families: dict[int, list[int]] = {}
+    """Go through all below a process, each with the time of its start, from the top down."""
+    families: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            families.setdefault(parent_of(int(name)), []).append(int(name))
+        fields = _stat(int(name)) if name.isdigit() else []
+        if fields:
+            families.setdefault(int(fields[1]), []).append((int(name), int(fields[19])))
     waiting = [pid]
     while waiting:
-        parent = waiting.pop()
-        for child in families.get(parent, []):
-            waiting.append(child)
-            yield child, parent
+        for child in families.get(waiting.pop(), []):
+            waiting.append(child[0])
+            yield child
 
 
 def children() -> list[int]:
@@ -57,17 +69,17 @@ def children() -> list[int]:
         with open(f"/proc/self/task/{own}/children", "rb") as file:
             return [int(word) for word in file.read().split()]
     except OSError:  # a kernel without it
-        return [pid for pid, parent in descendants(own) if parent == own]
+        return [pid for pid, _ in descendants(own) if parent_of(pid) == own]
 
 
-def send_signal(pid: int, parent: int, number: int) -> None:
-    """Signal a process if it is still the one that was seen, below its parent or by now ours."""
+def send_signal(pid: int, started: int, number: int) -> None:
+    """Signal a process if it is still the one that was started then."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return
     try:
-        if parent_of(pid) in (parent, os.getpid()):
+        if started_at(pid) == started:
             signal.pidfd_send_signal(fd, number)
     except OSError:
         return

@@ -16,7 +16,7 @@ from contextlib import suppress
 import anyio
 from anyio.lowlevel import checkpoint
 
-from ._proc import descendants, parent_of, send_signal
+from ._proc import descendants, send_signal, started_at
 
 __all__ = ["LAST_SECONDS", "STDERR_TAIL", "Process", "receive"]
 
@@ -41,6 +41,7 @@ class Process:
     def __init__(self, name: str, stdin: int, stdout: int, stderr: int, lifeline: socket.socket):
         self.name = name
         self.pid = 0
+        self._started = 0
         self.returncode: int | None = None
         self.left: list[int] | None = None
         self._stdin = stdin
@@ -151,9 +152,7 @@ class Process:
         self._tell(b"E")
         with anyio.move_on_after(LAST_SECONDS):
             await self._gone.wait()
-        if self.left is None:
-            self._sweep()
-        elif self.left:
+        if self.left:
             log.error("%s: processes %s could not be ended", self.name, self.left)
 
     async def _exits_within(self, seconds: float) -> None:
@@ -180,11 +179,11 @@ class Process:
         """Kill what can be found of it: its reaper and the supervisor were killed themselves."""
         log.error("%s: the supervisor was killed; what can be found is ended", self.name)
         self.left = []
-        parent = parent_of(self.pid)
-        if parent != 1:  # it has ended, or its id is another's by now
+        if started_at(self.pid) != self._started:  # it has ended
             return
-        for pid, above in (*descendants(self.pid), (self.pid, parent)):
-            send_signal(pid, above, signal.SIGKILL)
+        found = [(self.pid, self._started), *descendants(self.pid)]
+        for pid, started in found:
+            send_signal(pid, started, signal.SIGKILL)
 
     # What a task does for it, until it has ended
 
@@ -204,6 +203,8 @@ class Process:
                 *lines, self._said = (self._said + data).split(b"\n")
                 for line in lines:
                     self._heard(json.loads(line))
+            if self.left is None:
+                self._sweep()
         finally:
             if self.returncode is None:
                 self.returncode = -signal.SIGKILL

@@ -51,10 +51,8 @@ class Reaper:
                 stdin=stdio[0],
                 stdout=stdio[1],
                 stderr=stdio[2],
-                cwd=order["cwd"][0].encode("latin-1"),
-                env=dict(
-                    zip(*[iter([w.encode("latin-1") for w in order["env"]])] * 2, strict=True)
-                ),
+                cwd=words["cwd"][0],
+                env=dict(zip(names, values, strict=True)),
                 start_new_session=True,
                 close_fds=True,
             )
@@ -103,10 +101,10 @@ class Reaper:
                 os.killpg(self._process, number)
             return
         # Its id may be another group's by now: only what is below us can be of ours.
-        for pid, parent in descendants(os.getpid()):
+        for pid, started in descendants(os.getpid()):
             with suppress(OSError):
                 if os.getpgid(pid) == self._process:
-                    send_signal(pid, parent, number)
+                    send_signal(pid, started, number)
 
     def _reap(self) -> bool:
         """Take the status of all that have died; return whether a child is left."""
@@ -144,8 +142,8 @@ class Reaper:
         say(self._lifeline, {"left": living})
 
     def _strike(self, number: int) -> None:
-        for pid, parent in descendants(os.getpid()):
-            send_signal(pid, parent, number)
+        for pid, started in descendants(os.getpid()):
+            send_signal(pid, started, number)
 
     def _await_death(self, seconds: float) -> bool:
         died = bool(poll_of(self._wakeup).poll(seconds * 1000))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import anyio
 
+from ._proc import started_at
 from ._process import LAST_SECONDS, STDERR_TAIL, Process, receive
 from ._supervisor import PROGRAM
 from .errors import GoferError, PluginNotSupportedError, RunnerError
@@ -233,6 +234,7 @@ async def _await_start(process: Process, what: str) -> None:
         where = f" ({said['filename']!r})" if said.get("filename") else ""
         raise RunnerError(f"{what}: {reason}{where}")
     process.pid = said["pid"]
+    process._started = started_at(process.pid)
     *lines, process._said = process._said.split(b"\n")
     for line in lines:
         process._heard(json.loads(line))
