@@ -320,7 +320,12 @@ class Program:
             await self.plugin.spawn_subagent(SubagentSpec(task="t", runner="of nobody"))
 
     async def spawn_below(self) -> None:
-        parent = self.told()
+        await self.spawn_under(self.told())
+
+    async def spawn_below_cancelled(self) -> None:
+        await self.spawn_under(self.draw(st.sampled_from(self.in_grace())))
+
+    async def spawn_under(self, parent: Kid) -> None:
         runner = self.draw(st.sampled_from(RUNNERS))
         outcome: list[ToolResult] = []
         await self.order(parent, partial(spawn_below, agent=runner, outcome=outcome))
@@ -392,6 +397,9 @@ class Program:
         await settle()
         assert waiter.state == "cancelled"
 
+    def in_grace(self) -> list[Kid]:
+        return [kid for kid in self.kids if kid.phase == "running" and kid.cancelled]
+
     def told(self) -> Kid:
         return self.draw(st.sampled_from([kid for kid in self.kids if kid.phase == "running"]))
 
@@ -422,6 +430,8 @@ class Program:
                 choices += [self.collect_elsewhere, self.cancel_child]
             if any(kid.phase == "running" for kid in self.kids):
                 choices += [self.say, self.say, self.end, self.end, self.spawn_below]
+            if self.in_grace():
+                choices += [self.spawn_below_cancelled, self.spawn_below_cancelled]
             if any(waiter.state == "waiting" for waiter in self.waiters):
                 choices.append(self.give_up)
             await self.draw(st.sampled_from(choices))()
