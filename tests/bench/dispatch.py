@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 
+import pluggy
 from harness import Pair, Row, new_host, side_by_side
 
 from gofer import Host, StreamChunk, Text, Turn, hookimpl
 from gofer._dispatch import pass_chunk
+from gofer.hooks import HookSpecs
 
 
 class Watcher:
@@ -22,16 +24,21 @@ class Watcher:
 async def rows(quick: bool) -> AsyncIterator[Row]:
     """Yield a row for each number of plugins."""
     for plugins in (0, 1, 5):
-        async with new_host(*(Watcher() for _ in range(plugins))) as host:
-            pair = await _compare(host, 20_000 if quick else 100_000, 5 if quick else 15)
+        watchers = [Watcher() for _ in range(plugins)]
+        async with new_host(*watchers) as host:
+            pair = await _compare(host, watchers, 20_000 if quick else 100_000, 5 if quick else 15)
         yield Row(f"one block through {plugins} plugins, against pluggy", pair, "us", 0.5)
 
 
-async def _compare(host: Host, blocks: int, rounds: int) -> Pair:
+async def _compare(host: Host, watchers: list[Watcher], blocks: int, rounds: int) -> Pair:
     turn = Turn(id="turn-0", host=host, session="bench")
     block = Text(text="word ")
     hooks = host._registry.on_stream_chunk
-    call = host._registry.manager.hook.on_stream_chunk
+    manager = pluggy.PluginManager("gofer")
+    manager.add_hookspecs(HookSpecs)
+    for watcher in watchers:
+        manager.register(watcher)
+    call = manager.hook.on_stream_chunk
 
     async def ours() -> float:
         started = time.process_time()
