@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--within", type=float, default=1800, metavar="SECONDS", help="for all")
     parsed = parser.parse_args(arguments)
     try:
-        recipes = chosen(parsed.names)
+        recipes = chosen(parsed.names) if parsed.names else chosen()
     except ValueError as error:
         parser.error(str(error))
     with _alone():

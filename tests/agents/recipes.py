@@ -21,10 +21,13 @@ __all__ = ["FOLDER", "KEY", "RECIPES", "Ready", "Recipe", "chosen"]
 KEY = "dummy-key"
 MODEL = "stub-model"
 
-# Where the agents are installed. Read now, since the tests hide our variables from themselves.
+# Both are read now, since the tests hide our variables from themselves.
+# Where the agents are installed.
 FOLDER = Path(
     os.environ.get("GOFER_AGENTS_DIR") or platformdirs.user_cache_path("gofer") / "agents"
 ).absolute()
+# The names of those to install and to test; none: those for CI there, and all elsewhere.
+WANTED = tuple(os.environ.get("GOFER_AGENTS", "").replace(",", " ").split())
 
 Json = Mapping[str, Any]
 
@@ -39,11 +42,12 @@ class Recipe:
     :param files: what to write into the home, by path; what is no text becomes JSON.
     :param before: commands that set the home up once, where a file cannot.
     :param in_ci: it is small and quick enough to be tried with every change.
-    :param asks: whether it asks before each of these, as it is set up here.
+    :param asks: before which of these it asks, as it is set up here: shell, write.
     :param refused: what it does when it may not: tells the model, or ends the turn there.
     :param failing: what becomes of a turn whose model answers HTTP 500: an error, a text that
         tells of it, nothing at all, or silence, because it tries again for long.
     :param resumes: whether another process can go on with a session.
+    :param tail: it tells of a tool call before the last words that come before it.
     """
 
     name: str
@@ -57,11 +61,11 @@ class Recipe:
     auth_method: str | None = None
     mode: str | None = None
     in_ci: bool = False
-    echoes: bool = False
-    asks: frozenset[Literal["shell", "write"]] = frozenset({"shell", "write"})
+    asks: frozenset[str] = frozenset({"shell", "write"})
     refused: Literal["goes on", "ends"] = "goes on"
     failing: Literal["error", "text", "nothing", "silence"] = "silence"
     resumes: bool = True
+    tail: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -198,7 +202,6 @@ GEMINI = Recipe(
     },
     auth_method="gemini-api-key",
     in_ci=True,
-    asks=frozenset({"shell"}),
     resumes=False,
 )
 
@@ -364,6 +367,8 @@ FAST_AGENT = Recipe(
             "logger": {"type": "none", "progress_display": False},
         }
     },
+    asks=frozenset(),
+    tail=True,
 )
 
 VIBE = Recipe(
@@ -446,8 +451,8 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def chosen(names: Sequence[str] = ()) -> list[Recipe]:
-    """Return the recipes of these names; without any, those for CI there, all elsewhere.
+def chosen(names: Sequence[str] = WANTED) -> list[Recipe]:
+    """Return the recipes of these names; without any, those for CI there, and all elsewhere.
 
     :raises ValueError: there is no recipe of a name.
     """

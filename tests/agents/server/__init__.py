@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from . import anthropic, chat, gemini, responses
 from .events import Format
-from .scripts import Failure, Reply, play
+from .scripts import Conversation, Failure, Reply, play
 
 __all__ = ["ModelServer", "Request", "serve"]
 
@@ -44,7 +44,7 @@ class Request:
 
     method: str
     path: str
-    tools: tuple[str, ...] = ()
+    asked: Conversation | None = None
     reply: Reply | Failure | None = None
 
 
@@ -57,7 +57,7 @@ class ModelServer(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.closing = threading.Event()
-        self.requests: deque[Request] = deque(maxlen=1000)
+        self.requests: deque[Request] = deque(maxlen=100)
 
     @property
     def url(self) -> str:
@@ -119,8 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, api: Format, path: str, body: dict[str, Any]) -> None:
         asked = api.read(body)
         reply = play(asked)
-        tools = tuple(tool.name for tool in asked.tools)
-        self.server.requests.append(Request("POST", self.path, tools, reply))
+        self.server.requests.append(Request("POST", self.path, asked, reply))
         if isinstance(reply, Failure):
             self._send(api.error(reply.status), reply.status)
             return
