@@ -1,9 +1,8 @@
 """Files below given directories, and none outside: for whoever lets a model name the path.
 
-A path is walked from its root, component by component, each opened relative to the one before and
-none through a symbolic link that was not looked at: what is checked is what is opened, so that a
-link put in place meanwhile leads nowhere else. (POSIX; elsewhere the path is checked first and
-opened then.)
+A path is walked component by component, each opened relative to the one before and none through a
+symbolic link that was not looked at: what is checked is what is opened, so that a link put in
+place meanwhile leads nowhere else. (POSIX; elsewhere the path is checked first and opened then.)
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +26,8 @@ MAX_FILE = 16 * 1024 * 1024
 _MOST_LINKS = 40
 _POSIX = os.open in os.supports_dir_fd
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+# To go through a directory, as opposed to listing it, needs no permission to read it.
+_THROUGH = _DIRECTORY | getattr(os, "O_PATH", 0)
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
@@ -49,11 +50,14 @@ class Roots:
     """The files below some directories.
 
     :param directories: the roots; a relative path is taken from the first.
+    :param kept: names, in small letters, of files and directories in which nothing may be written,
+        wherever they stand.
 
     Everything here blocks: call it in a thread.
     """
 
-    def __init__(self, directories: Sequence[Path]) -> None:
+    def __init__(self, directories: Sequence[Path], *, kept: Collection[str] = ()) -> None:
+        self._kept = kept
         # A root may be spelt as it was given, or as it really is.
         self._roots = [(Path(os.path.realpath(root)), root.absolute()) for root in directories]
 
@@ -161,12 +165,13 @@ class Roots:
         for _ in range(_MOST_LINKS):
             if not _POSIX:
                 real = Path(os.path.realpath(root.joinpath(*parts)))
-                self._inside(str(real))
+                within = self._inside(str(real))[1]
                 if make:
+                    self._check_kept(within)
                     real.parent.mkdir(parents=True, exist_ok=True)
                 yield -1, str(real), real
                 return
-            folder = os.open(root, _DIRECTORY)
+            folder = _open_root(root)
             try:
                 link = self._walk(folder, parts, make=make, follow=follow)
                 if link is None:
@@ -181,6 +186,8 @@ class Roots:
         self, folder: int, parts: Parts, *, make: bool, follow: bool
     ) -> tuple[int, str] | None:
         """Let *folder* go down to the last directory; return where a link is and what it says."""
+        if make:
+            self._check_kept(parts)
         last = len(parts) - 1
         for at, part in enumerate(parts):
             if at == last and not follow:
@@ -194,12 +201,19 @@ class Roots:
                     with suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=folder)
             if at < last:
-                below = os.open(part, _DIRECTORY, dir_fd=folder)
-                os.dup2(below, folder, inheritable=False)
-                os.close(below)
+                _step(folder, part)
         return None
 
+    def _check_kept(self, parts: Parts) -> None:
+        for part in parts:
+            if part.lower() in self._kept:
+                raise RootsError(f"{part!r} and what is in it cannot be written to")
+
     def _inside(self, path: str) -> tuple[Path, Parts]:
+        try:
+            os.fsencode(path)
+        except UnicodeError:
+            raise RootsError(f"{path!r} is no name that a file can have here") from None
         if "\0" in path:
             raise RootsError(f"{path!r} holds a NUL character")
         whole = Path(path) if os.path.isabs(path) else self.first / path
@@ -223,6 +237,28 @@ class Roots:
         except RootsError:
             raise OutsideError(f"{path!r} leads outside, through a link to {target!r}") from None
         return found, (*before, *parts[at + 1 :])
+
+
+def _open_root(root: Path) -> int:
+    """Open a directory by its real path, on which no link is."""
+    anchor, *parts = root.parts
+    folder = os.open(anchor, _THROUGH)
+    try:
+        for part in parts:
+            _step(folder, part)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def _step(folder: int, part: str) -> None:
+    """Let the descriptor *folder* go down to *part*, which is no link."""
+    below = os.open(part, _THROUGH, dir_fd=folder)
+    try:
+        os.dup2(below, folder, inheritable=False)
+    finally:
+        os.close(below)
 
 
 def _open(name: str, flags: int, folder: int, mode: int = 0o777) -> int:
