@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -13,31 +14,47 @@ from anyio.abc import TaskGroup
 from gofer import RunnerError
 from gofer.processes import Process
 
+from ._auth import Login, wanted
 from ._connection import AgentError, Connection
-from ._errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Refused
+from ._errors import CANCELLED_REQUEST, INTERNAL_ERROR, METHOD_NOT_FOUND, Refused
+from ._mcp import servers
+from ._opening import open_session
+from ._options import apply
 from ._permissions import CANCELLED
-from ._schema import PROTOCOL_VERSION, AuthMethod, Initialized, read
-from ._session import Session, open_session
+from ._schema import PROTOCOL_VERSION, Initialized, NewSession, PromptEnd, read
+from ._session import OnBlock, Session
 from ._settings import AcpAgent
 
 __all__ = ["Agent", "Serve"]
 
 log = logging.getLogger("gofer.acp")
 
-_AUTH_REQUIRED = -32000
 _EARLY_UPDATES = 1024
+_SESSIONS = 256
+_OPEN_REQUESTS = 256
+_PERMISSION = "session/request_permission"
 
 Serve = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Answers a request of the agent's: takes its method and parameters, returns its result."""
 
 
-class Agent:
-    """A running agent, with the sessions it has.
+class _Asked:
+    """The requests of the agent's in one turn: who answers them, and until when."""
 
-    :param serve: answers what the agent asks while a turn goes on; see :meth:`turn`.
+    def __init__(self, serve: Serve) -> None:
+        self.serve = serve
+        self.over = anyio.Event()
+
+
+class Agent:
+    """A running agent, with the sessions it has: the last 256 of them.
+
+    :param first: whether no process of this agent has been started before.
     """
 
-    def __init__(self, name: str, settings: AcpAgent, process: Process, tasks: TaskGroup) -> None:
+    def __init__(
+        self, name: str, settings: AcpAgent, process: Process, tasks: TaskGroup, *, first: bool
+    ) -> None:
         self.name = name
         self.settings = settings
         self.process = process
@@ -45,30 +62,30 @@ class Agent:
         self.known = Initialized()
         self.sessions: dict[str, Session] = {}
         self._tasks = tasks
+        self._first = first
         self._current: Session | None = None
-        self._serve: Serve | None = None
-        self._cancelling = anyio.Event()
+        self._asked: _Asked | None = None
+        self._open = 0
         self._early: deque[tuple[object, dict[str, Any]]] = deque(maxlen=_EARLY_UPDATES)
 
     # Starting
 
-    async def start(self, version: str) -> None:
+    async def start(self, version: str, environment: dict[str, str]) -> None:
         """Introduce gofer and, where a method is configured, log in.
 
-        :raises RunnerError: the agent speaks another protocol, or refuses.
+        :raises RunnerError: the agent speaks another protocol, refuses, or takes too long.
         """
         capabilities = {
             "fs": {"readTextFile": self.settings.fs, "writeTextFile": self.settings.fs},
             "terminal": self.settings.terminal,
         }
-        data = await self.connection.request(
-            "initialize",
-            {
-                "protocolVersion": PROTOCOL_VERSION,
-                "clientCapabilities": capabilities,
-                "clientInfo": {"name": "gofer", "title": "gofer", "version": version},
-            },
-        )
+        params = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "clientCapabilities": capabilities,
+            "clientInfo": {"name": "gofer", "title": "gofer", "version": version},
+        }
+        with self._in_time("initialize"):
+            data = await self.connection.request("initialize", params)
         self.known = read(Initialized, data, "initialize")
         spoken = self.known.protocol_version
         if spoken is not None and spoken != PROTOCOL_VERSION:
@@ -76,105 +93,97 @@ class Agent:
                 f"agent {self.name!r} speaks version {spoken} of the Agent Client Protocol, "
                 f"gofer version {PROTOCOL_VERSION}: install a version of the agent that does too"
             )
-        if self.settings.auth_method is not None:
-            await self._authenticate(self.settings.auth_method)
+        self._login = Login(self.name, self.known, self.settings.auth_method, environment)
+        if self._login.configured:
+            with self._in_time("authenticate"):
+                await self._login.go(self.connection)
 
     async def open(self, cwd: str, resume: str | None) -> Session:
         """Return a session in *cwd*: the one to resume, where that works, else a new one.
 
-        Where the agent wants a login first, one that needs nobody at the screen is tried, once.
+        It has the mode, model and options that are configured. Where the agent wants a login
+        first, that is done, once.
 
         :raises RunnerError: no session could be opened; says which login or variable is missing.
         """
-        kept = self.sessions.get(resume) if resume is not None else None
+        kept = self.sessions.pop(resume, None) if resume is not None else None
         if kept is not None:
+            self.sessions[kept.id] = kept
+            kept.prompted = False
             kept.info = kept.info.model_copy(update={"resumed": True, "reason": None})
             return kept
-        servers = self.settings.mcp_servers
+        capabilities = self.known.agent_capabilities
+        offered = capabilities.mcp_capabilities if capabilities is not None else {}
+        mcp_servers = servers(self.name, self.settings.mcp_servers, offered)
+        params = {"cwd": cwd, "mcpServers": mcp_servers}
+        with self._in_time("the opening of a session"):
+            session, state = await self._logged_in(params, resume)
+            await apply(self.connection, session.id, state, self.settings)
+        while len(self.sessions) > _SESSIONS:
+            del self.sessions[next(iter(self.sessions))]
+        return session
+
+    async def _logged_in(
+        self, params: dict[str, Any], resume: str | None
+    ) -> tuple[Session, NewSession]:
         try:
-            return await open_session(
-                self.connection, self.known, cwd, servers, resume, self._register
-            )
+            return await open_session(self.connection, self.known, params, resume, self.sessions)
         except AgentError as error:
-            if not _wants_login(error) or self.settings.auth_method is not None:
-                raise self._failed(error) from None
-            method = self._quiet_method()
-            if method is None or method.id is None:
-                raise self._login_missing(error) from None
-        await self._authenticate(method.id)
+            if not wanted(error):
+                raise
+            await self._login.go(self.connection, error)
         try:
-            return await open_session(
-                self.connection, self.known, cwd, servers, resume, self._register
-            )
+            return await open_session(self.connection, self.known, params, resume, self.sessions)
         except AgentError as error:
-            raise self._failed(error) from None
+            raise (self._login.missing(error) if wanted(error) else error) from None
 
-    async def _authenticate(self, method_id: str) -> None:
+    @contextmanager
+    def _in_time(self, what: str) -> Iterator[None]:
+        setting = "first_start_timeout" if self._first else "start_timeout"
+        seconds = getattr(self.settings, setting)
         try:
-            await self.connection.request("authenticate", {"methodId": method_id})
-        except AgentError as error:
-            raise self._login_missing(error) from None
-
-    def _quiet_method(self) -> AuthMethod | None:
-        """Return a way to log in by a key that is there already."""
-        own = self.settings.env.variables()
-        for method in self.known.auth_methods:
-            names = method.variables
-            if names and all(own.get(name) for name in names):
-                return method
-        for method in self.known.auth_methods:
-            said = f"{method.id} {method.name}".lower().replace("_", "-").replace(" ", "-")
-            if method.type in (None, "agent") and "api-key" in said:
-                return method
-        return None
-
-    def _failed(self, error: AgentError) -> RunnerError:
-        return self._login_missing(error) if _wants_login(error) else error
-
-    def _login_missing(self, error: AgentError) -> RunnerError:
-        ways = []
-        for method in self.known.auth_methods:
-            needs = f" (set {', '.join(method.variables)})" if method.variables else ""
-            ways.append(f"{method.id}{needs}: {method.description or method.name or 'a login'}")
-        offered = "; ".join(ways) or "the agent names no way to log in"
-        return RunnerError(
-            f"agent {self.name!r} wants a login: {error}. Log in with the agent's own command, set "
-            f"its key, or name the method as auth_method of [tool.gofer.agents.{self.name}]. "
-            f"It offers: {offered}"
-        )
+            with anyio.fail_after(seconds):
+                yield
+        except TimeoutError:
+            said = self.process.stderr_tail.strip()
+            raise RunnerError(
+                f"agent {self.name!r} ({' '.join(self.settings.command)}) did not answer {what} "
+                f"within {seconds:g} s: raise {setting}, or start it by hand to see what it wants"
+                + (f"; its stderr ends:\n{said}" if said else "")
+            ) from None
 
     # Turns
 
-    async def turn(
-        self,
-        session: Session,
-        text: str,
-        on_block: Callable[[Any], Awaitable[Any]],
-        serve: Serve,
-    ) -> Any:
+    async def turn(self, session: Session, text: str, on_block: OnBlock, serve: Serve) -> PromptEnd:
         """Have one turn in *session*; what the agent asks meanwhile is answered by *serve*."""
-        self._current, self._serve = session, serve
-        self._cancelling = anyio.Event()
+        self._first = False
+        self._current, asked = session, _Asked(serve)
+        self._asked = asked
         try:
-            early = [update for key, update in self._early if key == session.id]
+            early = list(self._early)
             self._early.clear()
             session.begin(on_block)
-            for update in early:
-                await session.take(update)
+            for session_id, update in early:
+                if session_id == session.id:
+                    await session.take(update)
+                elif session_id not in self.sessions:
+                    await session.take_foreign(session_id, update)
             return await session.prompt(text, self.settings.drain)
         finally:
-            self._current = self._serve = None
+            self._current = self._asked = None
+            asked.over.set()
 
     async def cancel(self) -> None:
         """Cancel the turn that goes on: every open question is answered ``cancelled``."""
-        self._cancelling.set()
-        if self._current is not None:
-            await self._current.cancel()
+        asked = self._asked
+        try:
+            if self._current is not None:
+                await self._current.cancel()
+        finally:
+            if asked is not None:
+                asked.over.set()
 
     # What comes from the agent
-
-    def _register(self, session: Session) -> None:
-        self.sessions[session.id] = session
 
     async def _notified(self, method: str, params: dict[str, Any]) -> None:
         if method != "session/update":
@@ -182,31 +191,37 @@ class Agent:
             return
         update = params.get("update")
         if not isinstance(update, dict):
+            log.debug("%s: an update that is no object", self.name)
             return
         session_id = params.get("sessionId")
         session = self.sessions.get(session_id) if isinstance(session_id, str) else None
-        if session is not None and session is self._current:
+        if self._current is None:
+            if session is not None:
+                session.arrived.set()
+            if session is None or not session.is_replay(update):
+                self._early.append((session_id, update))
+        elif session is self._current:
             await session.take(update)
-        elif self._current is not None and session is None:
+        elif session is None:
             await self._current.take_foreign(session_id, update)
-        elif session is None or self._current is None:
-            self._early.append((session_id, update))
+        else:
+            log.debug("%s: an update of session %s, which has no turn", self.name, session_id)
 
     async def _requested(self, number: Any, method: str, params: dict[str, Any]) -> None:
-        if method == "session/request_permission" and self._current is not None:
+        if method == _PERMISSION and self._current is not None:
             await self._current.take_permission(params)
-        self._tasks.start_soon(self._answer, number, method, params)
-
-    async def _answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
-        serve = self._serve
-        if serve is None:
-            if method == "session/request_permission":
-                await self.connection.answer(number, CANCELLED)
-            else:
-                await self.connection.refuse(number, METHOD_NOT_FOUND, f"no turn: {method}")
+        if self._open >= _OPEN_REQUESTS:
+            message = f"{_OPEN_REQUESTS} requests are open: wait for answers first"
+            await self.connection.refuse(number, INTERNAL_ERROR, message)
             return
+        self._open += 1
+        self._tasks.start_soon(self._answer, self._asked, number, method, params)
+
+    async def _answer(
+        self, asked: _Asked | None, number: Any, method: str, params: dict[str, Any]
+    ) -> None:
         try:
-            result = await self._unless_cancelled(serve, method, params)
+            result = await _answer_of(asked, method, params)
         except Refused as error:
             await self.connection.refuse(number, error.code, str(error))
         except Exception as error:
@@ -215,22 +230,35 @@ class Agent:
             await self.connection.refuse(number, INTERNAL_ERROR, message)
         else:
             await self.connection.answer(number, result)
+        finally:
+            self._open -= 1
 
-    async def _unless_cancelled(self, serve: Serve, method: str, params: dict[str, Any]) -> Any:
-        if method != "session/request_permission":
-            return await serve(method, params)
-        answer: Any = CANCELLED
-        async with anyio.create_task_group() as tasks:
 
-            async def wait() -> None:
-                await self._cancelling.wait()
-                tasks.cancel_scope.cancel()
+async def _answer_of(asked: _Asked | None, method: str, params: dict[str, Any]) -> Any:
+    if asked is None:
+        if method == _PERMISSION:
+            return CANCELLED
+        raise Refused(f"there is no turn: {method}", METHOD_NOT_FOUND)
+    if method.startswith("terminal/") and method != "terminal/create":
+        return await asked.serve(method, params)  # its terminals end when the turn is cancelled
+    answer: Any = None
+    error: Exception | None = None
+    async with anyio.create_task_group() as tasks:
 
-            tasks.start_soon(wait)
-            answer = await serve(method, params)
+        async def until_over() -> None:
+            await asked.over.wait()
             tasks.cancel_scope.cancel()
+
+        tasks.start_soon(until_over)
+        try:
+            answer = await asked.serve(method, params)
+        except Exception as failure:
+            error = failure
+        tasks.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    if answer is not None:
         return answer
-
-
-def _wants_login(error: AgentError) -> bool:
-    return error.code == _AUTH_REQUIRED or "auth" in str(error.args[0]).lower()
+    if method == _PERMISSION:
+        return CANCELLED
+    raise Refused("the turn was cancelled", CANCELLED_REQUEST)

@@ -75,6 +75,10 @@ class Client:
             return await self._terminals.serve(method, params)
         raise Refused(f"method not found: {method}", METHOD_NOT_FOUND)
 
+    def cancel(self) -> None:
+        """End what runs for the agent: the turn is being cancelled."""
+        self._terminals.kill()
+
     async def _permission(self, params: dict[str, Any]) -> dict[str, Any]:
         call = params.get("toolCall")
         call = call if isinstance(call, dict) else {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from gofer import RunnerError
 from gofer.processes import Process
@@ -22,6 +24,8 @@ log = logging.getLogger("gofer.acp")
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
 
+_LONE_SURROGATE = re.compile(r"\\ud[89a-f]")
+
 
 class AgentError(RunnerError):
     """The agent answered a request with a JSON-RPC error."""
@@ -31,7 +35,7 @@ class AgentError(RunnerError):
         super().__init__(f"the agent refused {method}: {message} (code {code}){details}")
         self.method = method
         self.code = code
-        self.data = data
+        self.said = f"{message}{details}"
 
 
 class Lost(RunnerError):
@@ -71,8 +75,12 @@ class Connection:
         self._pending: dict[int, _Pending] = {}
         self._writing = anyio.Lock(fast_acquire=True)
         self._lost: Lost | None = None
+        self._deaf: Lost | None = None
         self._lines = Lines()
         self._reading = anyio.CancelScope()
+        self._rest: int | None = None
+        self._busy = False
+        self._handled = anyio.Event()
         self.closed = anyio.Event()
         self.noise = 0
         """How many lines of stdout were no message."""
@@ -80,25 +88,28 @@ class Connection:
     @property
     def lost(self) -> Lost | None:
         """Why nothing can be asked any more; None while it can."""
-        return self._lost
+        return self._lost or self._deaf
 
     # Asking
 
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(
+        self, method: str, params: dict[str, Any], on_sent: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
         """Ask the agent, and return its result; an empty one where it is no object.
 
+        :param on_sent: is called when the request has been written as a whole.
         :raises AgentError: it answered with an error.
         :raises Lost: it is gone, or goes before it has answered.
         """
-        if self._lost is not None:
-            raise self._lost
         number = next(self._ids)
         pending = self._pending[number] = _Pending(method)
         try:
             await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            if on_sent is not None:
+                on_sent()
             await pending.done.wait()
         finally:
-            self._pending.pop(number, None)
+            del self._pending[number]
         if pending.error is not None:
             raise pending.error
         return pending.answer if isinstance(pending.answer, dict) else {}
@@ -126,43 +137,65 @@ class Connection:
             log.debug("%s: an answer was not wanted any more: %s", self._process.name, error)
 
     async def _send(self, message: dict[str, Any]) -> None:
-        line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        line = _encode(message)
         async with self._writing:
-            if self._lost is not None:
-                raise self._lost
+            if self.lost is not None:
+                raise self.lost
             whole = False
             try:
                 await self._process.send(line)
                 whole = True
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                raise await self._gone("it does not read its stdin any more") from None
+                # What it has still to say is heard all the same.
+                self._deaf = await self._gone("it does not read its stdin any more")
+                raise self._deaf from None
             finally:
-                if not whole and self._lost is None:
-                    # Half a line went out: nothing that follows could be understood.
-                    self._fail(Lost("a message to the agent was cut off by a cancellation"))
+                if not whole and self._deaf is None:
+                    # Half a line may have gone out: nothing that followed would be understood.
+                    self._deaf = Lost(f"{self._process.name}: a message to it was cut off")
 
     # Listening
 
     async def serve(self) -> None:
         """Read until the agent is gone; every request that waits then fails with why."""
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._await_exit)
-                while data := await self._receive():
-                    await self._take(data)
-                tasks.cancel_scope.cancel()
-            self._fail(await self._gone("it closed its stdout"))
-        except RunnerError as error:
-            self._fail(Lost(str(error)))
+            self._fail(await self._read())
         finally:
-            self._fail(Lost("the connection to the agent was closed"))
+            self._fail(Lost(f"{self._process.name}: the connection was closed"))
+
+    async def _read(self) -> Lost:
+        error: Lost | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._await_exit)
+            try:
+                while data := await self._receive():
+                    self._busy = True
+                    await self._take(data)
+                    self._busy = False
+                    self._handled.set()
+            except RunnerError as reason:
+                error = Lost(f"{self._process.name}: {reason}")
+            tasks.cancel_scope.cancel()
+        return error or await self._gone("it closed its stdout")
+
+    async def settle(self) -> None:
+        """Wait until all that the agent has written so far has been handled."""
+        while self._lost is None and (self._busy or self._process.unread):
+            self._handled = anyio.Event()
+            await self._handled.wait()
 
     async def _receive(self) -> bytes:
-        # Others may hold the pipe open when the agent has ended: then what lies in it is all.
         if self._process.returncode is None:
             with anyio.CancelScope() as self._reading:
                 return await self._process.receive()
-        return self._process.receive_nowait()
+        # Others may hold the pipe open, and write to it, when the agent has ended: what lies in
+        # it now is all.
+        await checkpoint()
+        if self._rest is None:
+            self._rest = self._process.unread
+        data = self._process.receive_nowait(self._rest)
+        self._rest -= len(data)
+        return data
 
     async def _await_exit(self) -> None:
         await self._process.wait()
@@ -183,6 +216,7 @@ class Connection:
         if self._lost is None:
             self._lost = error
             self.closed.set()
+            self._handled.set()
         for pending in self._pending.values():
             if not pending.done.is_set():
                 pending.error = self._lost
@@ -191,7 +225,7 @@ class Connection:
     async def _take(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             try:
-                message = json.loads(line)
+                message = _decode(line)
             except (ValueError, RecursionError):
                 if line.strip():
                     self._skip(line)
@@ -216,7 +250,8 @@ class Connection:
         number = message.get("id")
         if isinstance(number, str) and number.strip().isdecimal():
             number = int(number)  # some agents send every id back as a string
-        pending = self._pending.get(number) if isinstance(number, int) else None
+        known = type(number) is int or type(number) is float
+        pending = self._pending.get(number) if known else None  # type: ignore[arg-type]
         if pending is None or pending.done.is_set():
             self._skip(line)
             return
@@ -235,6 +270,25 @@ class Connection:
     def _skip(self, line: bytes) -> None:
         self.noise += 1
         log.debug("%s: skipped on stdout: %.200r", self._process.name, line)
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    # In ASCII: some agents take other separators of lines than a newline for one too.
+    text = json.dumps(message, separators=(",", ":"), allow_nan=False)
+    if _LONE_SURROGATE.search(text):
+        # Half of a pair is no character, and some agents refuse the whole message for it.
+        whole = json.dumps(message, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        clean = json.loads(whole.decode("utf-16", "replace"))
+        text = json.dumps(clean, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _decode(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except UnicodeDecodeError:
+        # An answer counts also where a character in it was cut in two.
+        return json.loads(line.decode(errors="replace"))
 
 
 def _short(data: object) -> str:

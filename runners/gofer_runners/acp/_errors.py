@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from gofer import GoferError
 
-__all__ = ["INTERNAL_ERROR", "INVALID_PARAMS", "METHOD_NOT_FOUND", "NOT_FOUND", "Refused"]
+__all__ = [
+    "CANCELLED_REQUEST",
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "METHOD_NOT_FOUND",
+    "NOT_FOUND",
+    "Refused",
+]
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 NOT_FOUND = -32002
+CANCELLED_REQUEST = -32800
 
 
 class Refused(GoferError):

@@ -13,8 +13,9 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from anyio.to_thread import run_sync
 
@@ -26,9 +27,17 @@ MAX_FILE = 16 * 1024 * 1024
 """The most bytes of a file that are read or written at once."""
 
 _MOST_LINKS = 40
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_SKIPPED = 16 * MAX_FILE
+
+
+def _flags(*names: str) -> int:
+    # Elsewhere than on Linux some are missing, and this module is only imported.
+    return sum(getattr(os, f"O_{name}", 0) for name in names)
+
+
+_DIRECTORY = _flags("RDONLY", "DIRECTORY", "NOFOLLOW", "CLOEXEC")
+_LOOK = _flags("PATH", "NOFOLLOW", "CLOEXEC")
+_CREATE = _flags("WRONLY", "CREAT", "EXCL", "NOFOLLOW", "CLOEXEC")
 
 Parts = tuple[str, ...]
 
@@ -67,21 +76,15 @@ class Files:
 
     def _read(self, path: str, first: int, most: int | None) -> str:
         with _told(path), self._opened(path) as (folder, name, _):
-            file = os.open(name, _READ, dir_fd=folder)
-            try:
-                info = os.fstat(file)
-                if not stat.S_ISREG(info.st_mode):
-                    raise Refused(f"{path!r} is no regular file")
+            with _regular(path, folder, name) as reader:
+                size = os.fstat(reader.fileno()).st_size
                 whole = first == 1 and most is None
-                if whole and info.st_size > MAX_FILE:
+                if whole and size > MAX_FILE:
                     raise Refused(
-                        f"{path!r} has {info.st_size} bytes, over the limit of {MAX_FILE}: "
+                        f"{path!r} has {size} bytes, over the limit of {MAX_FILE}: "
                         "read it in parts, with line and limit"
                     )
-                with os.fdopen(os.dup(file), "rb") as reader:
-                    data = reader.read(MAX_FILE + 1) if whole else _lines(reader, first, most, path)
-            finally:
-                os.close(file)
+                data = reader.read(MAX_FILE + 1) if whole else _lines(reader, first, most, path)
         if len(data) > MAX_FILE:
             raise Refused(f"{path!r} is over the limit of {MAX_FILE} bytes")
         try:
@@ -94,20 +97,23 @@ class Files:
         if len(data) > MAX_FILE:
             raise Refused(f"{len(data)} bytes are over the limit of {MAX_FILE} for one file")
         with _told(path), self._opened(path, make=True, follow=False) as (folder, name, _):
-            mode = 0o644
+            mode, owner = 0o644, None
             with suppress(FileNotFoundError):
                 info = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISLNK(info.st_mode):
                     raise Refused(f"{path!r} is a symbolic link: write to the file itself")
                 if not stat.S_ISREG(info.st_mode):
                     raise Refused(f"{path!r} is no regular file")
-                mode = stat.S_IMODE(info.st_mode)
-            draft = f".{name[:200]}.{secrets.token_hex(6)}"
+                mode, owner = stat.S_IMODE(info.st_mode), (info.st_uid, info.st_gid)
+            draft = f".gofer-{secrets.token_hex(8)}"
             file = os.open(draft, _CREATE, mode, dir_fd=folder)
             try:
                 with os.fdopen(file, "wb") as writer:
                     writer.write(data)
-                    os.fchmod(writer.fileno(), mode)
+                    if owner is not None:
+                        with suppress(PermissionError):
+                            os.fchown(writer.fileno(), *owner)
+                        os.fchmod(writer.fileno(), mode)
                 os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(OSError):
@@ -183,7 +189,11 @@ class Files:
     ) -> tuple[Path, Parts]:
         """Put what a link says in the place of it; the parts before it are no links."""
         there = os.path.normpath(root.joinpath(*parts[:at], target))
+        words = [word for word in target.split("/") if word not in ("", ".")]
         try:
+            # Behind a name that may be a link itself, ".." is not what it looks like.
+            if ".." in words[len(list(takewhile("..".__eq__, words))) :]:
+                raise Refused("")
             found, before = self._inside(there)
         except Refused:
             raise Refused(
@@ -195,19 +205,37 @@ class Files:
 def _lines(reader: Any, first: int, most: int | None, path: str) -> bytes:
     """Return some lines of a file without holding more than those."""
     found: list[bytes] = []
-    size = number = 0
+    size = number = skipped = 0
     while most is None or len(found) < most:
         line = reader.readline(MAX_FILE + 1)
         if not line:
             break
+        if len(line) > MAX_FILE:
+            raise Refused(f"{path!r} has a line of more than {MAX_FILE} bytes")
         number += 1
         if number < first:
+            skipped += len(line)
+            if skipped > _MOST_SKIPPED:
+                raise Refused(f"line {first} of {path!r} is more than {_MOST_SKIPPED} bytes in it")
             continue
         found.append(line)
         size += len(line)
         if size > MAX_FILE:
             raise Refused(f"these lines of {path!r} are over the limit of {MAX_FILE} bytes")
     return b"".join(found)
+
+
+@contextmanager
+def _regular(path: str, folder: int, name: str) -> Iterator[BinaryIO]:
+    """Open a file to read, if it is a regular one: to open another could do something already."""
+    found = os.open(name, _LOOK, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise Refused(f"{path!r} is no regular file")
+        with open(f"/proc/self/fd/{found}", "rb") as reader:
+            yield reader
+    finally:
+        os.close(found)
 
 
 @contextmanager

@@ -30,8 +30,7 @@ class Lines:
         self._size += len(first)
         if self._size > self._limit or any(len(line) > self._limit for line in rest):
             raise RunnerError(
-                f"the agent sent a message of over {self._limit // 1024 // 1024} MiB: "
-                "that is the limit for one line"
+                f"it sent a message of more than {self._limit} bytes: that is the limit for one"
             )
         self._parts.append(first)
         if not rest:

@@ -112,7 +112,10 @@ class Pool:
         place.change(idle=True)
         self._idle[place] = None
         if len(self._idle) > self._most:
-            await self._end(next(iter(self._idle)))
+            # Its place ends it; this turn need not wait for that.
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            oldest.scope.cancel()
 
     async def discard(self, agent: Agent) -> None:
         """End the agent and all that it started; when this returns nothing of it lives."""
@@ -124,11 +127,12 @@ class Pool:
         fitting = [place for place in self._idle if place.key == key]
         alive = [p for p in fitting if p.agent is not None and p.agent.connection.lost is None]
         having = [p for p in alive if p.agent is not None and resume in p.agent.sessions]
-        for place in having or alive:
-            del self._idle[place]
-            place.change(idle=False)
-            return place.agent
-        return None
+        if not alive:
+            return None
+        place = (having or alive)[-1]
+        del self._idle[place]
+        place.change(idle=False)
+        return place.agent
 
     async def _end(self, place: _Place) -> None:
         self._idle.pop(place, None)
@@ -147,12 +151,17 @@ class Pool:
         try:
             with place.scope:
                 async with self._supervisor.process(
-                    settings.command, cwd=cwd, environment=environment, grace=settings.end_grace
+                    settings.command,
+                    name=f"agent {name}",
+                    cwd=cwd,
+                    environment=environment,
+                    grace=settings.end_grace,
                 ) as process:
                     async with anyio.create_task_group() as tasks:
-                        agent = Agent(name, settings, process, tasks)
+                        first = name not in self._known
+                        agent = Agent(name, settings, process, tasks, first=first)
                         tasks.start_soon(agent.connection.serve)
-                        await self._start(agent)
+                        await agent.start(version("gofer"), environment)
                         self._known.add(name)
                         place.agent = agent
                         self._places[agent] = place
@@ -171,22 +180,6 @@ class Pool:
             self._idle.pop(place, None)
             place.started.set()
             place.ended.set()
-
-    async def _start(self, agent: Agent) -> None:
-        settings = agent.settings
-        first = agent.name not in self._known
-        limit = settings.first_start_timeout if first else settings.start_timeout
-        try:
-            with anyio.fail_after(limit):
-                await agent.start(version("gofer"))
-        except TimeoutError:
-            said = agent.process.stderr_tail.strip()
-            setting = "first_start_timeout" if first else "start_timeout"
-            raise RunnerError(
-                f"agent {agent.name!r} ({' '.join(settings.command)}) did not answer initialize "
-                f"within {limit:g} s: raise {setting}, or start it by hand to see what it wants"
-                + (f"; its stderr ends:\n{said}" if said else "")
-            ) from None
 
     async def _until_unwanted(self, place: _Place) -> None:
         """Wait until the agent has gone, or has been idle for too long."""

@@ -37,9 +37,17 @@ class Environment(BaseModel):
 class AcpAgent(BaseModel):
     """One agent, ready to be started; the fields of ``[tool.gofer.agents.NAME]``.
 
-    Times are in seconds. ``first_start_timeout`` is for the first start in a Host, which may
-    download something. ``drain``: how long updates are waited for after the end of a turn; None:
-    only where the turn seems unfinished.
+    Times are in seconds. The start-up limits hold for each of: introduction, login, opening a
+    session; the longer one is for the first start in a Host, which may download something.
+
+    :param cancel_grace: how long a cancelled turn may take to answer.
+    :param end_grace: how long the process may take to end after the end of its stdin, and again
+        after TERM.
+    :param drain: how long updates are waited for after the end of a turn; None: only where the
+        turn seems unfinished.
+    :param fs: whether the agent may read and write files through gofer, below its directory and
+        ``roots``; ``terminal``: whether it may run commands so.
+    :param warm: whether the process is kept for the next turn.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -57,15 +57,16 @@ class _Terminal:
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(self._read)
                         await process.wait()
-                        # What it started may hold the pipe open: what lies in it is all.
                         tasks.cancel_scope.cancel()
-                    while data := process.receive_nowait():
+                    # What it started may hold the pipe open, and write on: what lies in it is all.
+                    rest = process.unread
+                    while rest > 0 and (data := process.receive_nowait(rest)):
+                        rest -= len(data)
                         self._keep(data)
                     self.ended.set()
                     await anyio.sleep_forever()
         except RunnerError as error:
-            if self.process is None:
-                task_status.started(error)
+            task_status.started(error)
         finally:
             self.ended.set()
             self.gone.set()
@@ -154,7 +155,7 @@ class Terminals:
                 return terminal.status or {"exitCode": None, "signal": None}
             case "terminal/kill":
                 if terminal.process is not None:
-                    terminal.process.kill()
+                    await terminal.process.end(0)
                 return {}
             case "terminal/release":
                 del self._terminals[str(terminal_id)]
@@ -162,16 +163,23 @@ class Terminals:
                 return {}
         raise Refused(f"method not found: {method}", METHOD_NOT_FOUND)
 
+    def kill(self) -> None:
+        """Kill every command, so that who waits for one goes on."""
+        for terminal in self._terminals.values():
+            if terminal.process is not None:
+                terminal.process.kill()
+
     async def _create(self, params: dict[str, Any]) -> str:
         if len(self._terminals) >= _MOST_TERMINALS:
             raise Refused(f"{_MOST_TERMINALS} terminals are open: release some first")
-        cwd = params.get("cwd")
+        given = params.get("cwd")
+        cwd = await self._files.directory(given) if isinstance(given, str) else self._cwd
         terminal = _Terminal(_limit(params.get("outputByteLimit")))
         error = await self._tasks.start(
             terminal.live,
             self._supervisor,
-            _argv(params),
-            await self._files.directory(cwd) if isinstance(cwd, str) else self._cwd,
+            _argv(params, cwd),
+            cwd,
             {**self._environment, **_variables(params.get("env"))},
         )
         if error is not None:
@@ -181,14 +189,15 @@ class Terminals:
         return terminal_id
 
 
-def _argv(params: dict[str, Any]) -> list[str]:
+def _argv(params: dict[str, Any], cwd: Path) -> list[str]:
     command, args = params.get("command"), params.get("args")
     if not isinstance(command, str) or not command.strip():
         raise Refused("terminal/create: command must be a string that is not blank")
     if isinstance(args, list) and args:
         return [command, *map(str, args)]
     # Some agents send a whole line for a shell.
-    return ["/bin/sh", "-c", command] if _SHELL & set(command) else [command]
+    line = bool(_SHELL & set(command)) and not (cwd / command).is_file()
+    return ["/bin/sh", "-c", command] if line else [command]
 
 
 def _variables(env: Any) -> dict[str, str]:

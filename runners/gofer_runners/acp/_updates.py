@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -146,4 +147,6 @@ def _output(update: dict[str, Any]) -> str:
     raw = update.get("rawOutput")
     if isinstance(raw, dict):
         raw = next((raw[key] for key in ("output", "stdout", "text") if key in raw), raw)
-    return raw if isinstance(raw, str) else "" if raw is None else str(raw)
+    if raw is None or isinstance(raw, str):
+        return raw or ""
+    return json.dumps(raw, ensure_ascii=False)

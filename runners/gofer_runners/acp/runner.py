@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -36,6 +36,8 @@ from ._settings import AcpAgent
 __all__ = ["AcpRunner"]
 
 log = logging.getLogger("gofer.acp")
+
+_CLOSING_SECONDS = 2.0
 
 
 class AcpRunner(Runner):
@@ -95,6 +97,7 @@ class AcpRunner(Runner):
                 except Exception as error:
                     turn.error = error
                 tasks.cancel_scope.cancel()
+            await turn.close()
             return turn.result()
         finally:
             with anyio.CancelScope(shield=True):
@@ -123,7 +126,6 @@ class _Turn:
         self._settings = settings
         self._session: Session | None = None
         self._end: PromptEnd | None = None
-        self._asked = False
 
     @property
     def well(self) -> bool:
@@ -138,18 +140,34 @@ class _Turn:
     async def go(self, agent: Agent, cwd: str) -> None:
         """Open the session and send the prompt."""
         session = self._session = await agent.open(cwd, self._run.spec.resume)
-        await session.apply(self._settings)
-        self._asked = True
         self._end = await agent.turn(session, self._run.prompt, self._run.emit, self.client.serve)
 
     async def watch_cancel(self, scope: anyio.CancelScope) -> None:
         """Ask the agent to end when the child should, and give it its grace to answer."""
         await self._run.cancel_requested.wait()
-        if self.agent is not None and self._asked:
+        if self.agent is not None and self._prompted:
             with anyio.move_on_after(self._settings.cancel_grace):
-                await self.agent.cancel()
+                with suppress(RunnerError):  # who does not read any more may still have to say
+                    await self.agent.cancel()
+                self.client.cancel()
                 await anyio.sleep_forever()
         scope.cancel()
+
+    async def close(self) -> None:
+        """Tell of the calls that were left open that they have ended."""
+        if self._session is None:
+            return
+        failed = self.error is not None or self._end is None or self._end.stop_reason != "end_turn"
+        with anyio.move_on_after(_CLOSING_SECONDS):
+            try:
+                await self._session.close(failed=failed)
+            except Exception as error:
+                if self.error is None and not self._run.cancel_requested.is_set():
+                    self.error, self._end = error, None
+
+    @property
+    def _prompted(self) -> bool:
+        return self._session is not None and self._session.prompted
 
     def result(self) -> SubagentResult:
         """Return the child's result, whatever became of the turn.
@@ -165,7 +183,7 @@ class _Turn:
         elif cancelled:
             stop_reason = "cancelled"
             error = "the child was cancelled before it ended"
-            if self._asked:
+            if self._prompted:
                 error = (
                     f"the agent did not answer session/cancel within "
                     f"{self._settings.cancel_grace:g} s and was ended"
