@@ -8,7 +8,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_further_roots(place: Path) -> None:
     assert files.read(str(other / "a.txt")) == SECRET
     (place / "link").symlink_to(other)
     assert files.read("link/a.txt") == SECRET
-    with pytest.raises(OutsideError, match="outside of what may be used: .*root, .*out"):
+    with pytest.raises(OutsideError, match=r"outside of what may be used: .*root, .*out"):
         files.read(str(place.parent / "x"))
 
 
@@ -401,14 +401,10 @@ def test_a_directory_that_is_swapped_for_a_link_meanwhile_leads_nowhere_else(pla
                 read += 1
             except RootsError:
                 pass
-            try:
+            with suppress(RootsError):
                 assert ("secret.txt", False) not in files.entries("sub")
-            except RootsError:
-                pass
-            try:
+            with suppress(RootsError):
                 files.write("sub/b.txt", b"mine")
-            except RootsError:
-                pass
     assert tree(out) == before
     assert read
 
@@ -418,14 +414,10 @@ def test_a_file_that_is_swapped_for_a_link_meanwhile_is_not_read(place: Path) ->
     files = Roots([place])
     with swapped(place, "a.txt", str(out)):
         for _ in range(1500):
-            try:
+            with suppress(RootsError):
                 assert files.read("a.txt") != SECRET
-            except RootsError:
-                pass
     with swapped(place, "a.txt", str(out)):
         for _ in range(500):
-            try:
+            with suppress(RootsError):
                 files.write("a.txt", b"mine")
-            except RootsError:
-                pass
     assert out.read_bytes() == SECRET

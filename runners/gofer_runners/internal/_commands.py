@@ -19,7 +19,7 @@ from gofer import Host, RunnerError
 from ._output import Middle
 from ._tool import ToolFailure
 
-__all__ = ["Outcome", "run_command"]
+__all__ = ["Outcome", "own_environment", "run_command"]
 
 _PIPE_SECONDS = 0.5
 """How long output is waited for that a program's children may still write after its end."""
@@ -59,11 +59,19 @@ async def run_command(
                     await process.wait()
                     with anyio.move_on_after(_PIPE_SECONDS):
                         await done.wait()
+                    if not done.is_set():
+                        # A busy event loop may not have come to what it wrote itself.
+                        kept.add(process.receive_nowait(process.unread))
                     tasks.cancel_scope.cancel()
             returncode = None if scope.cancelled_caught else process.returncode
     except RunnerError as error:
         raise ToolFailure(str(error)) from None
     return Outcome(kept.text, returncode)
+
+
+def own_environment() -> dict[str, str]:
+    """Return this process's environment, without the key of gofer's own model server."""
+    return {name: value for name, value in os.environ.items() if name != "GOFER_API_KEY"}
 
 
 async def _feed(process: Any, data: bytes) -> None:
@@ -138,6 +146,11 @@ class _Plain:
 
     def close_stdin(self) -> None:
         pass  # closed once all was sent
+
+    unread = 0
+
+    def receive_nowait(self, most: int) -> bytes:
+        return b""
 
     async def receive(self) -> bytes:
         assert self._process.stdout is not None

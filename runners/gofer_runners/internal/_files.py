@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from anyio.to_thread import run_sync
 from pydantic import Field
@@ -20,6 +20,7 @@ __all__ = ["file_tools"]
 _LINES = 2000
 _CHARACTERS = 64 * 1024
 _ENTRIES = 1000
+_SKIPPED = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ def _read_lines(roots: Roots, asked: Read) -> str:
     lines: list[str] = []
     size = 0
     with roots.opened(asked.path) as file:
-        for line in itertools.islice(_bounded(file), asked.line - 1, None):
+        for line in itertools.islice(_bounded(file, asked.path), asked.line - 1, None):
             if len(lines) == asked.limit or size > _CHARACTERS:
                 lines.append(f"[… more follows: go on with line {asked.line + len(lines)} …]")
                 break
@@ -106,9 +107,15 @@ def _read_lines(roots: Roots, asked: Read) -> str:
     return "".join(lines)
 
 
-def _bounded(file: Any) -> Any:
+def _bounded(file: BinaryIO, path: str) -> Iterator[bytes]:
     """Give the lines of a file; one without end comes in pieces."""
+    size = 0
     while line := file.readline(_CHARACTERS):
+        size += len(line)
+        if size > _SKIPPED:
+            raise ToolFailure(
+                f"{path!r} is too long to be read this far: search_files finds places in it"
+            )
         yield line
 
 
@@ -131,7 +138,12 @@ async def _edit(roots: Roots, asked: Edit) -> str:
         text = (await _in_thread(roots.read, asked.path)).decode()
     except UnicodeDecodeError:
         raise ToolFailure(f"{asked.path!r} is no UTF-8 text") from None
-    count = text.count(asked.old)
+    old, new = asked.old, asked.new
+    count = text.count(old)
+    if not count and "\r\n" in text:
+        # The model sees such lines as lines, and writes them with its own ends.
+        old, new = (_with_crlf(part) for part in (old, new))
+        count = text.count(old)
     if not count:
         raise ToolFailure(
             f"the text does not stand in {asked.path!r}: read the file, and copy it exactly"
@@ -141,6 +153,9 @@ async def _edit(roots: Roots, asked: Edit) -> str:
             f"the text stands {count} times in {asked.path!r}: take more of what is around it, "
             "or set every to true"
         )
-    changed = text.replace(asked.old, asked.new)
-    await _in_thread(roots.write, asked.path, changed.encode())
+    await _in_thread(roots.write, asked.path, text.replace(old, new).encode())
     return f"replaced {count} place{'s' if count > 1 else ''} in {asked.path}"
+
+
+def _with_crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")

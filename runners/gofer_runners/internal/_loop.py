@@ -20,11 +20,20 @@ from gofer import (
 )
 
 from ._guards import Guards
+from ._output import cut
 from ._tool import HarnessTool, ToolFailure
 
 __all__ = ["Loop"]
 
 log = logging.getLogger("gofer.internal")
+
+_TOGETHER = 8
+"""How many calls that only read run at once."""
+
+_OUTPUT = 128 * 1024
+_ENDS = {
+    "max_tokens": "the model's response was cut off at its limit: raise max_tokens, or ask for less"
+}
 
 
 class Loop:
@@ -61,14 +70,17 @@ class Loop:
             response = stream.response
             calls = [block for block in response.blocks if isinstance(block, ToolCall)]
             executed = _executed(response)
+            reason = response.stop_reason
             if not calls and not executed:
-                reason = response.stop_reason
-                return self._run.result(stop_reason="end_turn" if reason == "tool_use" else reason)
-            if response.stop_reason in ("max_tokens", "refusal"):
+                return self._run.result(
+                    stop_reason="end_turn" if reason == "tool_use" else reason,
+                    error=_ENDS.get(reason),
+                )
+            if reason in ("max_tokens", "refusal", "error", "cancelled"):
                 # A call that was cut off must not be executed, and asking again ends the same.
                 return self._run.result(
-                    stop_reason=response.stop_reason,
-                    error=f"the model's response ended with {response.stop_reason} amid tool calls",
+                    stop_reason=reason,
+                    error=f"the model's response ended with {reason} amid tool calls",
                 )
             results = await self._execute(calls)
             messages = [
@@ -112,12 +124,20 @@ class Loop:
         async def execute(at: int) -> None:
             results[at] = await self._one(calls[at])
 
+        async def execute_in_place(at: int) -> None:
+            try:
+                await execute(at)
+            finally:
+                places.release()
+
         if len(batch) == 1:
             await execute(batch[0])
             return
+        places = anyio.Semaphore(_TOGETHER)
         async with anyio.create_task_group() as tasks:
             for at in batch:
-                tasks.start_soon(execute, at)
+                await places.acquire()
+                tasks.start_soon(execute_in_place, at)
 
     async def _one(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)
@@ -131,7 +151,7 @@ class Loop:
         except Exception as error:
             log.warning("tool %s failed: %s", call.name, error, exc_info=error)
             output, failed = f"{call.name} failed: {type(error).__name__}: {error}", True
-        return ToolResult(tool_call_id=call.id, output=output, is_error=failed)
+        return ToolResult(tool_call_id=call.id, output=cut(output, _OUTPUT), is_error=failed)
 
 
 def _executed(response: Response) -> list[tuple[ToolCall, ToolResult]]:

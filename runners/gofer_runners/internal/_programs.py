@@ -17,7 +17,7 @@ from pydantic import Field
 from gofer import Run
 from gofer.roots import Roots, RootsError
 
-from ._commands import Outcome, run_command
+from ._commands import Outcome, own_environment, run_command
 from ._tool import Arguments, HarnessTool, ToolFailure
 
 __all__ = ["program_tools"]
@@ -26,6 +26,7 @@ _OUTPUT = 32 * 1024
 _SEARCH_SECONDS = 30.0
 _SHELL_SECONDS = 120.0
 _MOST_SECONDS = 3600.0
+_COMMAND = 30_000  # the system takes no more than 128 KiB in one argument
 
 
 class Find(Arguments):
@@ -40,9 +41,13 @@ class Search(Arguments):
 
 
 class Shell(Arguments):
-    command: str = Field(min_length=1, description="The command line, for sh.")
+    command: str = Field(min_length=1, max_length=_COMMAND, description="The command line, for sh.")
     seconds: float = Field(
-        default=_SHELL_SECONDS, gt=0, le=_MOST_SECONDS, description="How long it may take."
+        default=_SHELL_SECONDS,
+        gt=0,
+        le=_MOST_SECONDS,
+        allow_inf_nan=False,
+        description="How long it may take.",
     )
 
 
@@ -96,9 +101,9 @@ async def _look(run: Run, roots: Roots, path: str, order: dict[str, Any]) -> str
     program = Path(__file__).with_name("_search.py")
     outcome = await run_command(
         run.host,
-        [sys.executable, "-I", "-S", str(program)],
-        cwd=root,
-        environment={"PYTHONUTF8": "1"},
+        [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(program)],
+        cwd=run.cwd,
+        environment=own_environment(),
         stdin=json.dumps({"root": str(root), **order}).encode(),
         seconds=_SEARCH_SECONDS,
         limit=_OUTPUT,
@@ -118,16 +123,14 @@ async def _shell(run: Run, asked: Shell) -> str:
         run.host,
         [*shell, asked.command],
         cwd=run.cwd,
-        environment={**os.environ, **run.environment},
+        environment={**own_environment(), **run.environment},
         seconds=asked.seconds,
         limit=_OUTPUT,
     )
     said = _ended(outcome, asked)
-    output = (
-        outcome.output
-        if outcome.output.endswith("\n") or not outcome.output
-        else (f"{outcome.output}\n")
-    )
+    output = outcome.output
+    if output and not output.endswith("\n"):
+        output += "\n"
     if outcome.returncode != 0:
         raise ToolFailure(f"{output}[{said}]")
     return output or f"[{said}, no output]"

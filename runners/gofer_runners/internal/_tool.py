@@ -50,6 +50,8 @@ class HarnessTool:
 
         :raises ToolFailure: the arguments are wrong, or it failed; says what would be right.
         """
+        if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+            arguments = {}  # models that give none write nothing
         if isinstance(arguments, str):
             raise ToolFailure(
                 f"the arguments of {self.name} are no JSON: {arguments!r:.200}. Send a JSON object"

@@ -116,7 +116,8 @@ class InternalRunner(Runner):
                 f"{wrong['msg']}; known are {', '.join(_Options.model_fields)}",
             ) from None
         model = run.host.model(self._model) if isinstance(self._model, str) else self._model
-        roots = Roots([run.cwd, *(run.cwd / root for root in self._roots)])
+        # What Git reads there can name programs that it runs, and gofer itself calls Git.
+        roots = Roots([run.cwd, *(run.cwd / root for root in self._roots)], kept={".git"})
         tools = [
             *file_tools(roots),
             *program_tools(run, roots, shell=self._shell),
