@@ -292,7 +292,7 @@ async def test_only_so_many_run_at_once(work: Path, call: Any) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(5):
+        for _ in range(50):
             await anyio.lowlevel.checkpoint()
         running -= 1
         return "x"
