@@ -97,6 +97,16 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def agents(session: nox.Session) -> None:
+    """Install real agents, those that are named or all, and run the tests on each."""
+    session.install("-e", ".", *_group("test"))
+    wanted = {"GOFER_AGENTS": ",".join(session.posargs or ["all"])}
+    # One that cannot be installed here is skipped, and the tests say so.
+    session.run("python", "-m", "tests.agents.install", env=wanted, success_codes=[0, 1])
+    session.run("pytest", "tests/agents", env=wanted)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure how fast gofer is."""
     session.install("-e", ".[local,mcp]", *_group("test"))

@@ -59,7 +59,10 @@ async def _install_all(recipes: Sequence[Recipe], failed: dict[str, str], done: 
     for recipe in recipes:
         begin = time.monotonic()
         try:
-            await _install(recipe)
+            try:
+                await _install(recipe)
+            except InstallError:  # once more: a registry may have had a bad moment
+                await _install(recipe)
         except InstallError as error:
             failed[recipe.name] = str(error)
             continue
@@ -148,7 +151,12 @@ def _alone() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install the agents that are named, or those for here."""
     parser = argparse.ArgumentParser(prog="python -m tests.agents.install", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all, or those for CI")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="by default GOFER_AGENTS",
+    )
     parser.add_argument("--within", type=float, default=1800, metavar="SECONDS", help="for all")
     parsed = parser.parse_args(arguments)
     try:

@@ -16,17 +16,18 @@ from typing import Any, Literal
 
 import platformdirs
 
-__all__ = ["FOLDER", "KEY", "RECIPES", "Ready", "Recipe", "chosen"]
+__all__ = ["FOLDER", "IN_CI", "RECIPES", "WANTED", "Ready", "Recipe", "chosen"]
 
 KEY = "dummy-key"
 MODEL = "stub-model"
 
-# Both are read now, since the tests hide our variables from themselves.
+# All are read now, since the tests hide our variables from themselves.
 # Where the agents are installed.
 FOLDER = Path(
     os.environ.get("GOFER_AGENTS_DIR") or platformdirs.user_cache_path("gofer") / "agents"
 ).absolute()
-# The names of those to install and to test; none: those for CI there, and all elsewhere.
+IN_CI = os.environ.get("CI") == "true"
+# The names of those to install and to test, or "all".
 WANTED = tuple(os.environ.get("GOFER_AGENTS", "").replace(",", " ").split())
 
 Json = Mapping[str, Any]
@@ -247,7 +248,6 @@ CODEX_NEW = replace(
     mode="read-only",
     in_ci=False,
     asks=frozenset({"write"}),
-    refused="goes on",
     failing="text",
 )
 
@@ -456,10 +456,11 @@ def chosen(names: Sequence[str] = WANTED) -> list[Recipe]:
 
     :raises ValueError: there is no recipe of a name.
     """
-    unknown = [name for name in names if name not in RECIPES]
+    unknown = [name for name in names if name not in (*RECIPES, "all")]
     if unknown:
         raise ValueError(f"no recipe for {', '.join(unknown)}; there are {', '.join(RECIPES)}")
-    if names:
-        return [RECIPES[name] for name in names]
-    in_ci = os.environ.get("CI") == "true"
-    return [recipe for recipe in RECIPES.values() if recipe.in_ci or not in_ci]
+    if not names and IN_CI:
+        return [recipe for recipe in RECIPES.values() if recipe.in_ci]
+    if not names or "all" in names:
+        return list(RECIPES.values())
+    return [RECIPES[name] for name in dict.fromkeys(names)]

@@ -39,7 +39,8 @@ def refused(scene: Scene, result: SubagentResult) -> str:
         assert well(result, "".join(LAST))
         return "refused, goes on"
     assert result.stop_reason in ("end_turn", "cancelled")
-    assert result.summary.startswith("".join(FIRST)) or not result.summary
+    # What it says then may be its own, such as that the user cancelled.
+    assert "".join(LAST) not in result.summary
     return f"refused, ends with {result.stop_reason}"
 
 
@@ -75,7 +76,7 @@ async def test_approve(scene: Scene, tell: Tell) -> None:
     path = scene.work / "approved"
     async with scene.host(permissions="approve") as host:
         result = await scene.run(host, f"[[write: {path}]]")
-    assert path.read_text(encoding="utf-8") == "written by the model\n"
+    assert path.read_text(encoding="utf-8").strip() == "written by the model"
     assert result.exit_ok
     assert not result.permissions_denied
     asked = bool(scene.watch.of("permission"))
@@ -183,7 +184,6 @@ async def test_cancel_in_mid_tool(scene: Scene, tell: Tell) -> None:
             [result] = results
             assert not result.exit_ok
             assert not scene.processes()
-            assert scene.watch.of(ToolCall)
             again = await scene.run(host, "[[answer]]")
             assert well(again, "".join(ANSWER))
     finally:
