@@ -30,6 +30,7 @@ __all__ = ["SubagentCallPlugin"]
 log = logging.getLogger("gofer.subagent_call")
 
 _RESULTS = 256
+_BYTES = 64 * 1024 * 1024
 
 
 class SubagentCallPlugin:
@@ -38,7 +39,8 @@ class SubagentCallPlugin:
     :param continue_session: go on with the agent's last session in this conversation.
     :param note: a sentence for the tool's description.
 
-    ``results`` holds the last 256 results whole: a cause that the model is not told is there.
+    ``results`` holds the last 256 results whole, 64 MiB of text at most: a cause that the model is
+    not told is there.
     """
 
     name = "subagent_call"
@@ -54,7 +56,8 @@ class SubagentCallPlugin:
     def __init__(self, continue_session: bool = False, note: str = "") -> None:
         self._continue = continue_session
         self._note = note.strip()
-        self.results: deque[SubagentResult] = deque(maxlen=_RESULTS)
+        self.results: deque[SubagentResult] = deque()
+        self._size = 0
 
     def set_note(self, note: str) -> None:
         """Set the sentence that ends the first paragraph of the description; blank: none."""
@@ -77,7 +80,10 @@ class SubagentCallPlugin:
             chunk.block = await self._call(call, chunk.turn)
 
     async def _call(self, call: ToolCall, turn: Turn) -> ToolResult:
-        asked = _input(call.arguments)
+        try:
+            asked = _input(call.arguments)
+        except PluginValidationError as error:
+            return _sentence(call, str(error))
         session = turn.host.session(turn.session)
         # Kept before anything can fail, so that a failed call can be repeated without its input.
         given = (asked.input or "").strip()
@@ -101,19 +107,32 @@ class SubagentCallPlugin:
             result = await turn.host.run(spec, turn=turn)
         except PluginError as error:
             return _sentence(call, str(error))
-        self.results.append(result)
-        answered = result.stop_reason != "error"
-        if not answered:
+        self._keep(result)
+        # An answer may be empty, and why it ended may be all that it says.
+        if result.error is not None and result.stop_reason != "end_turn":
             log.warning("agent %s failed: %s", agent or "internal", result.error)
             if not result.summary.strip():
-                return _sentence(call, result.error or "the agent failed and gave no reason")
-        elif agent and result.session is not None:
+                return _sentence(call, result.error)
+        answered = result.error is None or result.stop_reason not in ("error", "cancelled")
+        if agent and result.session is not None and answered:
             session.agent_sessions[agent] = result.session.id
         output = SubagentCallOutput(output=result.summary, stop_reason=result.stop_reason)
         return ToolResult(tool_call_id=call.id, output=output.model_dump_json())
 
+    def _keep(self, result: SubagentResult) -> None:
+        self.results.append(result)
+        self._size += _size(result)
+        while len(self.results) > 1 and (len(self.results) > _RESULTS or self._size > _BYTES):
+            self._size -= _size(self.results.popleft())
+
+
+def _size(result: SubagentResult) -> int:
+    return len(result.summary.encode()) + len((result.error or "").encode())
+
 
 def _input(arguments: object) -> SubagentCallInput:
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}  # models that give none write nothing
     try:
         return SubagentCallInput.model_validate(arguments, strict=True)
     except ValidationError as error:
