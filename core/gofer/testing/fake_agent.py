@@ -11,11 +11,14 @@ The script is JSON, or ``@FILE`` that holds it. Its keys, all of them optional:
 other method: the steps that answer such a request. ``turns``: the steps of each prompt in turn;
 the last list is used again for every further one. ``options``: ``string_ids``,
 ``double_answers``, ``ignore_cancel``, ``ignore_eof``, ``ignore_term``: true for an agent that does
-so.
+so; ``prompts_are_steps``: the prompt is JSON, the steps of its turn; ``record``: a file to which
+every line that comes is appended.
+
+An agent that was cancelled stops at its next step, unless it waits for that in its script.
 
 A step is an object with one of these keys, and what belongs to it:
 
-``say``, ``think``      a chunk of text; ``id`` for its message id
+``say``, ``think``      a chunk of text; ``id`` for its message id; ``times`` to repeat the text
 ``call``                announces a tool call of this id: ``title``, ``kind``, ``status``, ``input``
 ``progress``            updates the call of this id: ``title``, ``kind``, ``status``, ``text``
 ``update``              any other update, as it is
@@ -42,7 +45,6 @@ import json
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -77,6 +79,7 @@ class FakeAgent:
         self._answer: Any = None
         self._requests: queue.Queue[Message | None] = queue.Queue()
         self._cancelled = threading.Event()
+        self._waits_for_cancel = False
         self._eof = threading.Event()
         self._write_lock = threading.Lock()
         self._steps: dict[str, Callable[[Step], None]] = {
@@ -116,6 +119,9 @@ class FakeAgent:
     def _listen(self) -> None:
         with suppress(OSError, ValueError):
             for line in sys.stdin.buffer:
+                if "record" in self._options:
+                    with open(self._options["record"], "ab") as file:
+                        file.write(line)
                 self._heard(json.loads(line))
         self._eof.set()
         self._requests.put(None)
@@ -137,7 +143,11 @@ class FakeAgent:
             self._session = params["sessionId"]
             self._prompt = "".join(block.get("text", "") for block in params["prompt"])
             self._cancelled.clear()
-            steps = self._turns[min(self._turn, len(self._turns) - 1)]
+            if self._options.get("prompts_are_steps"):
+                steps = json.loads(self._prompt)
+            else:
+                steps = self._turns[min(self._turn, len(self._turns) - 1)]
+            self._waits_for_cancel = any(step.get("wait") == "cancel" for step in steps)
             self._turn += 1
         else:
             steps = self._script.get(method, [])
@@ -159,13 +169,16 @@ class FakeAgent:
                     self._finish(request, key, step[key])
                     break
             else:
-                self._steps[next(key for key in step if key in self._steps)](step)
+                known = [key for key in step if key in self._steps]
+                if not known:
+                    raise SystemExit(f"no step of a fake agent: {step!r}")
+                self._steps[known[0]](step)
         if not answered:
             self._reply(request, self._default(request))
 
     @property
     def _obeys(self) -> bool:
-        return not self._options.get("ignore_cancel")
+        return not self._options.get("ignore_cancel") and not self._waits_for_cancel
 
     def _finish(self, request: Message, key: str, value: Any) -> None:
         if key == "end":
@@ -188,7 +201,8 @@ class FakeAgent:
                 self._sessions += 1
                 return {"sessionId": f"session-{os.getpid()}-{self._sessions}"}
             case "session/prompt":
-                reason = "cancelled" if self._cancelled.is_set() and self._obeys else "end_turn"
+                obeys = self._cancelled.is_set() and not self._options.get("ignore_cancel")
+                reason = "cancelled" if obeys else "end_turn"
                 return {"stopReason": reason}
         return {}
 
@@ -216,7 +230,8 @@ class FakeAgent:
         self._send({"method": "session/update", "params": params})
 
     def _chunk(self, kind: str, text: str, step: Step) -> None:
-        update: Message = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+        content = {"type": "text", "text": text * step.get("times", 1)}
+        update: Message = {"sessionUpdate": kind, "content": content}
         if "id" in step:
             update["messageId"] = step["id"]
         self._update(update)
@@ -275,6 +290,8 @@ class FakeAgent:
     # Misbehaving
 
     def _start(self, step: Step) -> None:
+        import subprocess  # only here: it takes longer than all the rest
+
         subprocess.Popen(step["start"], start_new_session=bool(step.get("session")))
 
     def _wait(self, step: Step) -> None:

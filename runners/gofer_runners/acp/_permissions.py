@@ -73,7 +73,8 @@ def answer(options: Any, allowed: bool) -> tuple[dict[str, Any], bool]:
     An option is chosen by its kind, the narrower first, never by its place or its id. Where none
     of the wanted kind is offered the answer is ``cancelled``.
     """
-    offered = [option for option in options if isinstance(option, dict)] if options else []
+    listed = options if isinstance(options, list) else []
+    offered = [option for option in listed if isinstance(option, dict)]
     for kind in _ALLOW if allowed else _REJECT:
         for option in offered:
             option_id = option.get("optionId")

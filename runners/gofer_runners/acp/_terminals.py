@@ -172,21 +172,25 @@ class Terminals:
     async def _create(self, params: dict[str, Any]) -> str:
         if len(self._terminals) >= _MOST_TERMINALS:
             raise Refused(f"{_MOST_TERMINALS} terminals are open: release some first")
+        terminal_id = f"term-{next(self._numbers)}"
+        terminal = _Terminal(_limit(params.get("outputByteLimit")))
+        self._terminals[terminal_id] = terminal
+        try:
+            await self._start(terminal, params)
+        except BaseException:
+            del self._terminals[terminal_id]
+            raise
+        return terminal_id
+
+    async def _start(self, terminal: _Terminal, params: dict[str, Any]) -> None:
         given = params.get("cwd")
         cwd = await self._files.directory(given) if isinstance(given, str) else self._cwd
-        terminal = _Terminal(_limit(params.get("outputByteLimit")))
+        environment = {**self._environment, **_variables(params.get("env"))}
         error = await self._tasks.start(
-            terminal.live,
-            self._supervisor,
-            _argv(params, cwd),
-            cwd,
-            {**self._environment, **_variables(params.get("env"))},
+            terminal.live, self._supervisor, _argv(params, cwd), cwd, environment
         )
         if error is not None:
             raise Refused(str(error), INTERNAL_ERROR)
-        terminal_id = f"term-{next(self._numbers)}"
-        self._terminals[terminal_id] = terminal
-        return terminal_id
 
 
 def _argv(params: dict[str, Any], cwd: Path) -> list[str]:

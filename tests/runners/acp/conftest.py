@@ -1,0 +1,19 @@
+"""What the tests of the ACP runner share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fail where a test leaves a child process or a descriptor behind."""
+    own = psutil.Process()
+    children, fds = len(own.children()), len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(own.children()) <= children
+    assert len(os.listdir("/proc/self/fd")) <= fds + 1

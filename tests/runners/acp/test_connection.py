@@ -1,0 +1,398 @@
+"""JSON-RPC over an agent's pipes: what comes in, in whatever form, and what goes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gofer_runners.acp import _connection
+from gofer_runners.acp._connection import AgentError, Lost
+
+from .peer import Peer, peer
+
+pytestmark = pytest.mark.anyio
+
+
+class Asking:
+    """A request that goes on in a task."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        self._ask = ask
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.done = anyio.Event()
+
+    async def run(self) -> None:
+        try:
+            self.result = await self._ask()
+        except Exception as error:
+            self.error = error
+        self.done.set()
+
+
+async def ask(p: Peer, tasks: Any, method: str = "m", **params: Any) -> tuple[Asking, Any]:
+    """Ask the agent; return the request, and the message as the agent saw it."""
+    asking = Asking(lambda: p.connection.request(method, params))
+    tasks.start_soon(asking.run)
+    return asking, await p.read()
+
+
+async def test_a_request_is_sent_as_json_rpc_and_gets_its_result() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, message = await ask(p, tasks, "session/new", cwd="/x")
+        assert message == {
+            "jsonrpc": "2.0",
+            "id": 0,
+            "method": "session/new",
+            "params": {"cwd": "/x"},
+        }
+        p.answer(0, {"a": 1})
+        await asking.done.wait()
+        assert asking.result == {"a": 1}
+
+
+async def test_who_is_told_that_it_was_sent_is_told_before_the_answer() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        told: list[str] = []
+        asking = Asking(lambda: p.connection.request("m", {}, lambda: told.append("sent")))
+        tasks.start_soon(asking.run)
+        await p.read()
+        await anyio.wait_all_tasks_blocked()
+        assert told == ["sent"]
+        assert not asking.done.is_set()
+        p.answer(0, {})
+
+
+@pytest.mark.parametrize("number", ["0", " 0 ", 0.0])
+async def test_the_id_may_come_back_in_another_type(number: object) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.answer(number, {"ok": True})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+        assert p.connection.noise == 0
+
+
+@pytest.mark.parametrize("number", [None, True, False, 1, -1, "x", "", [], {}, [0], 0.5])
+async def test_an_answer_that_nobody_asked_for_is_counted_and_skipped(number: object) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.send({"jsonrpc": "2.0", "id": number, "result": {"wrong": True}})
+        p.answer(0, {"right": True})
+        await asking.done.wait()
+        assert asking.result == {"right": True}
+        assert p.connection.noise == 1
+
+
+async def test_the_first_of_two_answers_counts() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.send({"id": 0, "result": {"first": 1}}, {"id": 0, "result": {"second": 2}})
+        await asking.done.wait()
+        assert asking.result == {"first": 1}
+        following, message = await ask(p, tasks)
+        p.answer(message["id"], {})
+        await following.done.wait()
+        assert p.connection.noise == 1
+
+
+@pytest.mark.parametrize("result", [None, [], "text", 3, True])
+async def test_a_result_that_is_no_object_is_an_empty_one(result: object) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.answer(0, result)
+        await asking.done.wait()
+        assert asking.result == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        ({"code": -32000, "message": "log in"}, -32000, "log in (code -32000)"),
+        ({"code": 401, "message": "no", "data": {"a": 1}}, 401, 'no (code 401): {"a": 1}'),
+        ({"code": 1, "message": "no", "data": "why"}, 1, "no (code 1): why"),
+        ({"code": 1, "message": "no", "data": {}}, 1, "no (code 1)"),
+        ({"message": None}, None, "no reason given (code None)"),
+        ("just text", None, "just text (code None)"),
+        ([1], None, "[1] (code None)"),
+    ],
+)
+async def test_an_error_is_raised_whatever_its_form(error: object, code: object, text: str) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks, "session/prompt")
+        p.send({"id": 0, "error": error})
+        await asking.done.wait()
+        assert isinstance(asking.error, AgentError)
+        assert asking.error.code == code
+        assert str(asking.error) == f"the agent refused session/prompt: {text}"
+
+
+async def test_an_error_is_told_in_few_words_however_long_it_is() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.send({"id": 0, "error": {"code": 1, "message": "no", "data": "x" * 50_000}})
+        await asking.done.wait()
+        assert len(str(asking.error)) < 2200
+
+
+NOISE = [
+    b"a banner",
+    b"42",
+    b"null",
+    b'"text"',
+    b"[]",
+    b'[{"jsonrpc": "2.0", "id": 0, "result": {}}]',
+    b"true",
+    b"{",
+    b"{'id': 0}",
+    b"\xff\xfe",
+    b"\x00",
+    b"[" * 100_000,
+    b"NaN",
+    b"\x1b[31mred\x1b[0m",
+]
+
+
+async def test_what_is_no_message_is_counted_and_skipped() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        for line in NOISE:
+            for at in range(0, len(line), 50_000):
+                p.write(line[at : at + 50_000])
+                await anyio.wait_all_tasks_blocked()
+            p.write(b"\n")
+        p.write(b"\n  \n\r\n")
+        p.answer(0, {"ok": True})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+        assert p.connection.noise == len(NOISE)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id": 0, "result": {"text": "caf\xe9"}}',
+        b'\xef\xbb\xbf{"id": 0, "result": {"text": "caf\xef\xbf\xbd"}}',
+        b'{"id": 0, "result": {"text": "caf\xef\xbf\xbd"}}\r',
+    ],
+)
+async def test_an_answer_counts_also_where_its_text_is_broken(line: bytes) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.write(line + b"\n")
+        await asking.done.wait()
+        assert asking.result == {"text": "caf\ufffd"}
+
+
+async def test_notifications_and_requests_are_taken_in_their_order() -> None:
+    async with peer() as p:
+        p.hold = anyio.Event()
+        sent = [{"method": "n", "params": {"i": i}} for i in range(200)]
+        p.send(*sent, {"id": "abc", "method": "r", "params": {}})
+        await anyio.wait_all_tasks_blocked()
+        assert p.seen == []
+        p.hold.set()
+        await p.connection.settle()
+        assert p.seen == [*(("n", {"i": i}) for i in range(200)), ("abc", "r", {})]
+
+
+async def test_an_answer_is_handled_after_the_notifications_before_it() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.hold = anyio.Event()
+        p.send({"method": "n", "params": {}}, {"id": 0, "result": {}})
+        await anyio.wait_all_tasks_blocked()
+        assert not asking.done.is_set()
+        p.hold.set()
+        await asking.done.wait()
+        assert p.seen == [("n", {})]
+
+
+@pytest.mark.parametrize("params", [None, [], "x", 3, [1]])
+async def test_parameters_that_are_no_object_are_none(params: object) -> None:
+    async with peer() as p:
+        p.send({"method": "n", "params": params}, {"method": "n"}, {"id": 1, "method": 3})
+        await p.connection.settle()
+        assert p.seen == [("n", {}), ("n", {}), (1, "3", {})]
+
+
+# Its end
+
+
+async def test_its_death_fails_all_that_waits_with_how_and_with_its_stderr() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        askings = [(await ask(p, tasks, f"m{i}"))[0] for i in range(3)]
+        p.complain(b"x" * 100 + b"\nthe cause\n")
+        p.exit(3)
+        for asking in askings:
+            await asking.done.wait()
+            assert isinstance(asking.error, Lost)
+            assert str(asking.error).startswith("agent x: it exited with code 3; its stderr ends:")
+            assert str(asking.error).endswith("the cause")
+        with pytest.raises(Lost, match="code 3"):
+            await p.connection.request("m", {})
+        with pytest.raises(Lost, match="code 3"):
+            await p.connection.notify("m", {})
+        await p.connection.answer(1, {})
+
+
+async def test_its_death_by_a_signal_is_told() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.exit(-9)
+        await asking.done.wait()
+        assert str(asking.error) == "agent x: it was ended by SIGKILL"
+
+
+async def test_what_it_wrote_before_its_death_counts_though_others_hold_the_pipe() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        first, _ = await ask(p, tasks)
+        second, _ = await ask(p, tasks)
+        p.hold = anyio.Event()
+        p.send({"method": "n", "params": {}})
+        await anyio.wait_all_tasks_blocked()
+        p.send({"id": 0, "result": {"late": True}})
+        p.exit(0, keep_open=True)
+        await p.process.wait()
+        p.hold.set()
+        await first.done.wait()
+        await second.done.wait()
+        assert first.result == {"late": True}
+        assert isinstance(second.error, Lost)
+        assert "it exited with code 0" in str(second.error)
+
+
+async def test_who_holds_the_pipe_and_writes_on_is_not_listened_to_for_ever() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+
+        async def on_notification(method: str, params: dict[str, Any]) -> None:
+            p.send({"method": "again", "params": {}})  # as much again as was read
+
+        p.connection._on_notification = on_notification
+        p.exit(0, keep_open=True)
+        await p.process.wait()
+        p.send({"method": "first", "params": {}})
+        await asking.done.wait()
+        assert "it exited with code 0" in str(asking.error)
+
+
+async def test_the_end_of_its_stdout_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.close("stdout")
+        await asking.done.wait()
+        assert str(asking.error) == "agent x: it closed its stdout"
+        assert p.connection.closed.is_set()
+
+
+async def test_who_closed_its_stdin_is_still_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.close("stdin")
+        await p.connection.answer(7, {})
+        with pytest.raises(Lost, match="does not read its stdin"):
+            await p.connection.request("m", {})
+        assert p.connection.lost is not None
+        p.answer(0, {"still": True})
+        await asking.done.wait()
+        assert asking.result == {"still": True}
+
+
+async def test_a_message_over_the_limit_ends_the_connection_with_a_reason() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        p.connection._lines._limit = 1000
+        asking, _ = await ask(p, tasks)
+        p.write(b"x" * 1001)
+        await asking.done.wait()
+        assert isinstance(asking.error, Lost)
+        assert "agent x: it sent a message of more than 1000 bytes" in str(asking.error)
+
+
+async def test_closing_the_connection_fails_what_waits() -> None:
+    async with peer(serve=False) as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(p.connection.serve)
+            await anyio.wait_all_tasks_blocked()
+            reading.cancel_scope.cancel()
+        await asking.done.wait()
+        assert isinstance(asking.error, Lost)
+
+
+# Writing
+
+
+async def test_a_write_that_was_cut_off_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with peer() as p:
+        with anyio.move_on_after(0.01):
+            await p.connection.notify("big", {"x": "x" * 1_000_000})
+        with pytest.raises(Lost, match="cut off"):
+            await p.connection.notify("next", {})
+        assert p.connection.lost is not None
+
+
+async def test_who_waits_for_another_write_can_be_cancelled_without_harm() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        tasks.start_soon(p.connection.notify, "big", {"x": "x" * 1_000_000})
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0.01):
+            await p.connection.notify("second", {})
+        assert (await p.read())["method"] == "big"
+        tasks.start_soon(p.connection.notify, "third", {})
+        assert (await p.read())["method"] == "third"
+
+
+async def test_a_cancelled_request_is_forgotten() -> None:
+    async with peer() as p:
+        with anyio.move_on_after(0.01):
+            await p.connection.request("m", {})
+        assert (await p.read())["id"] == 0
+        assert p.connection._pending == {}
+        p.answer(0, {})
+        await p.connection.settle()
+        assert p.connection.noise == 1
+
+
+async def test_what_goes_out_is_one_line_of_ascii_and_whole_characters() -> None:
+    text = "a\u2028b\nc \ud800 \U0001f600 \ud83d\ude00 é"
+    async with peer() as p:
+        await p.connection.notify("n", {"text": text, "\udfff": 1})
+        message = await p.read()
+    assert message["params"] == {
+        "text": "a\u2028b\nc \ufffd \U0001f600 \U0001f600 é",
+        "\ufffd": 1,
+    }
+    line = _connection._encode({"text": text})
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+
+
+VALUES = st.recursive(
+    st.text() | st.integers() | st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    st.lists,
+)
+
+
+@given(VALUES)
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_said_is_valid_json_for_strict_readers(value: Any) -> None:
+    line = _connection._encode({"value": value})
+    assert line.endswith(b"\n")
+    read = json.loads(line)
+    json.dumps(read, ensure_ascii=False).encode()  # no half characters
+    assert read == {"value": value}
+
+
+@given(st.text(alphabet=st.characters(codec=None, categories=["Cs", "Lu"])))
+def test_half_characters_are_replaced_and_pairs_are_joined(text: str) -> None:
+    read = json.loads(_connection._encode({"value": text}))["value"]
+    assert read == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
