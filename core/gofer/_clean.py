@@ -12,7 +12,7 @@ __all__ = ["JsonValue", "Str", "clean_json", "clean_text"]
 LEVELS = 100
 """How deep a value may be nested: readers of JSON stop at 200, and it lies inside other models."""
 
-_BITS = 14_284  # no more than 4300 digits: Python reads and writes no longer ones
+_BITS = 14_280  # below 4300 characters with a sign: readers of JSON take no longer ones
 
 
 def clean_text(text: str) -> str:
@@ -38,7 +38,7 @@ def clean_json(value: Any, _levels: int = LEVELS) -> Any:
             return value
         case int():
             if value.bit_length() > _BITS:
-                raise ValueError("a whole number of more than 4300 digits is too long")
+                raise ValueError("a whole number of 4300 digits or more is too long")
             return value
         case float():
             return value if math.isfinite(value) else None

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ._cli_output import complain
-from ._discovery import Found, PluginInfo
+from ._discovery import Found, find
 from .config import load_config
 from .errors import ConfigError, GoferError, PluginError, PluginNotSupportedError
 
 __all__ = ["COMMANDS", "Group", "installed", "load_command"]
 
 COMMANDS = "gofer.commands"
-_BUILT_IN = "gofer"
 
 
 class Group(TyperGroup):
@@ -83,7 +82,7 @@ class _Added(TyperCommand):
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
-def installed(own: Any = ()) -> list[Found]:
+def installed(own: Iterable[str] = ()) -> list[Found]:
     """Return the added commands, from metadata alone; blocked and clashing ones are marked.
 
     :param own: the names that are gofer's own.
@@ -91,43 +90,8 @@ def installed(own: Any = ()) -> list[Found]:
     try:
         config = load_config()
     except ConfigError:
-        disabled, allowed = set[str](), None
-    else:
-        disabled, allowed = set(config.disable), config.allow
-    found: list[Found] = []
-    known: set[tuple[str, str | None]] = set()
-    for point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):
-        dist = point.dist
-        name, version = (dist.name, dist.version) if dist is not None else (None, None)
-        if (point.name, name) in known:
-            continue
-        known.add((point.name, name))
-        info = PluginInfo(point.name, COMMANDS, name, version, "available")
-        entry = Found(info, point, name == _BUILT_IN)
-        names = {info.name, f"{name}:{info.name}"}
-        if names & disabled or not (allowed is None or entry.built_in or names & set(allowed)):
-            info.status = "disabled"
-        found.append(entry)
-    _settle_clashes(found, own)
-    return sorted(found, key=lambda entry: entry.rank)
-
-
-def _settle_clashes(found: list[Found], own: Any) -> None:
-    usable = [entry for entry in found if entry.info.status == "available"]
-    for entry in usable:
-        rivals = [other for other in usable if other.info.name == entry.info.name]
-        taken = entry.info.name in own or any(rival.built_in for rival in rivals)
-        if entry.built_in or (len(rivals) == 1 and not taken):
-            continue
-        info = entry.info
-        info.status = "set aside"
-        if taken:
-            info.error = f"the name {info.name!r} is taken by gofer's own command"
-            info.remedy = "Rename its entry point"
-        else:
-            others = {str(rival.info.distribution) for rival in rivals if rival is not entry}
-            info.error = f"the name {info.name!r} is claimed by {', '.join(sorted(others))} too"
-            info.remedy = f"Disable one of them: GOFER_DISABLE={info.distribution}:{info.name}"
+        return find(groups=(COMMANDS,), taken=own)
+    return find(config.disable, config.allow, groups=(COMMANDS,), taken=own)
 
 
 def load_command(entry: Found) -> Any:

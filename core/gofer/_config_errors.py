@@ -11,7 +11,7 @@ from ._config_sources import Key, did_you_mean, dotted
 from ._masked import masked
 from .errors import ConfigError
 
-__all__ = ["config_error"]
+__all__ = ["config_error", "with_key"]
 
 # The validator's words, where a person who writes TOML would say it otherwise.
 _WORDS = {
@@ -32,10 +32,16 @@ def config_error(
     """
     return ConfigError(
         "\n".join(
-            f"{place(problem['loc'])}: {_reason(problem, model, table)}"
+            f"{with_key(place(problem['loc']), (*table, *problem['loc']))}: "
+            f"{_reason(problem, model, table)}"
             for problem in error.errors(include_url=False)
         )
     )
+
+
+def with_key(origin: str, key: Key) -> str:
+    """Return where a setting stands, with its key, which files and variables name already."""
+    return f"argument {dotted(key)}" if origin == "argument" else origin
 
 
 def _reason(problem: ErrorDetails, model: type[BaseModel], table: Key) -> str:

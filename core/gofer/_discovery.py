@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import (
     Distribution,
@@ -16,9 +16,11 @@ from importlib.metadata import (
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from ._config_errors import with_key
 from ._registry import Rank
+from .config import Config
 from .errors import ConfigError
 
 __all__ = ["GROUPS", "Found", "PluginInfo", "configured", "find", "load"]
@@ -74,17 +76,20 @@ class Found:
 def find(
     disable: Iterable[str] = (),
     allow: Iterable[str] | None = None,
-    points: EntryPoints | None = None,
+    *,
+    groups: Iterable[str] = GROUPS,
+    taken: Iterable[str] = (),
 ) -> list[Found]:
-    """Return every plugin and runner that is installed, from metadata alone.
+    """Return every entry point of *groups* that is installed, from metadata alone.
 
-    Names that are disabled or not allowed, and names that clash, are marked as such.
+    Names that are disabled or not allowed, and names that clash with another or with one that is
+    *taken*, are marked as such.
     """
-    installed = _installed() if points is None else points
+    installed = _installed()
     disabled = set(map(_normal, disable))
     allowed = None if allow is None else set(map(_normal, allow))
     found: list[Found] = []
-    for group in GROUPS:
+    for group in groups:
         known: set[tuple[str, str | None, str]] = set()
         for point in installed.select(group=group):
             distribution, version = (None, None) if point.dist is None else _identity(point.dist)
@@ -108,7 +113,7 @@ def find(
                 info.error = "it is not in the allow-list"
                 info.remedy = f"add {point.name!r} to allow in [tool.gofer] to use it"
             found.append(entry)
-    _settle_clashes(found)
+    _settle_clashes(found, set(taken))
     return sorted(found, key=lambda entry: (entry.info.group, entry.rank))
 
 
@@ -149,25 +154,25 @@ def _normal(entry: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower() + colon + name
 
 
-def _settle_clashes(found: list[Found]) -> None:
+def _settle_clashes(found: list[Found], taken: set[str]) -> None:
     claims: dict[tuple[str, str], list[Found]] = {}
     for entry in found:
         if entry.info.status == "available":
             claims.setdefault((entry.info.group, entry.info.name), []).append(entry)
     for (_, name), rivals in claims.items():
-        if len(rivals) == 1:
+        ours = name in taken or any(entry.built_in for entry in rivals)
+        if len(rivals) == 1 and name not in taken:
             continue
-        built_in = any(entry.built_in for entry in rivals)
         for entry in rivals:
             if entry.built_in:
                 continue
-            others = ", ".join(
-                sorted({str(other.info.distribution) for other in rivals if other is not entry})
-            )
+            others = {str(other.info.distribution) for other in rivals if other is not entry}
             entry.fail(
-                f"the name {name!r} is claimed by {others} too",
+                f"the name {name!r} is gofer's own"
+                if ours
+                else f"the name {name!r} is claimed by {', '.join(sorted(others))} too",
                 f"{name!r} stays with gofer; rename this one's entry point"
-                if built_in
+                if ours
                 else f"disable one of them: disable = [{f'{entry.info.distribution}:{name}'!r}]",
             )
             entry.info.status = "set aside"
@@ -190,38 +195,35 @@ def load(entry: Found) -> Any:
     return loaded
 
 
-def configured(factory: type, settings: Mapping[str, Any] | None, where: str) -> Any:
-    """Return an instance of *factory*, made with its settings.
+def configured(
+    factory: type, config: Config, table: Literal["runners", "plugins"], name: str
+) -> Any:
+    """Return an instance of *factory*, made with its settings, ``[tool.gofer.TABLE.NAME]``.
 
     A class with a pydantic model ``Config`` is called with that model's fields as keywords.
 
-    :raises ConfigError: the settings do not fit; *where* names their table.
+    :raises ConfigError: the settings do not fit; it names file and key, and what is allowed.
     """
     model = getattr(factory, "Config", None)
+    settings: dict[str, Any] = getattr(config, table).get(name, {})
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         if settings:
+            key = next(iter(settings))
             raise ConfigError(
-                f"{where} sets {', '.join(map(repr, settings))}, but {factory.__name__} takes no "
-                "settings: remove the table"
+                f"{_where(config, table, name, key)}: {factory.__name__} takes no settings: "
+                f"remove the table {table}.{name}"
             )
         return factory()
-    try:
-        config = model.model_validate(dict(settings or {}))
-    except ValidationError as error:
-        allowed = ", ".join(model.model_fields)
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or where}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        )
-        raise ConfigError(f"{where}: {problems}. Its keys are: {allowed}") from None
-    unknown = [key for key in settings or () if key not in _names(model)]
-    if unknown:
-        raise ConfigError(
-            f"{where}: unknown key {unknown[0]!r}. Its keys are: {', '.join(model.model_fields)}"
-        )
-    return factory(**{name: getattr(config, name) for name in model.model_fields})
+    made = config.section(table, name, model)
+    known = set(model.model_fields) | {str(f.alias) for f in model.model_fields.values() if f.alias}
+    for key in settings:
+        if key not in known:
+            raise ConfigError(
+                f"{_where(config, table, name, key)}: there is no such key; allowed: "
+                f"{', '.join(model.model_fields)}"
+            )
+    return factory(**{field: getattr(made, field) for field in model.model_fields})
 
 
-def _names(model: type[BaseModel]) -> set[str]:
-    aliases = {str(info.alias) for info in model.model_fields.values() if info.alias}
-    return set(model.model_fields) | aliases
+def _where(config: Config, *key: str) -> str:
+    return with_key(config.origin(*key), key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ._discovery import PLUGINS, RUNNERS, Found, PluginInfo, configured, find, load
 from ._registry import Registry, name_of
@@ -17,6 +17,8 @@ __all__ = ["Plugins"]
 log = logging.getLogger("gofer")
 
 _GIVEN = 2
+
+Table = Literal["runners", "plugins"]
 
 
 class Plugins:
@@ -115,12 +117,8 @@ class Plugins:
     def _made(self, plugin: object) -> object:
         if not isinstance(plugin, type):
             return plugin
-        group = "runners" if issubclass(plugin, Runner) else "plugins"
-        return configured(plugin, *self._settings(group, name_of(plugin)))
-
-    def _settings(self, group: str, name: str) -> tuple[dict[str, Any] | None, str]:
-        tables: dict[str, dict[str, Any]] = getattr(self._config, group)
-        return tables.get(name), f"[tool.gofer.{group}.{name}]"
+        table: Table = "runners" if issubclass(plugin, Runner) else "plugins"
+        return configured(plugin, self._config, table, name_of(plugin))
 
     def _names(self, objects: Sequence[object]) -> list[str]:
         names: list[str] = []
@@ -145,10 +143,10 @@ class Plugins:
         if loaded is None:
             self._check_strictly()
             return
-        group = "runners" if info.group == RUNNERS else "plugins"
+        table: Table = "runners" if info.group == RUNNERS else "plugins"
         try:
             plugin = (
-                configured(loaded, *self._settings(group, info.name))
+                configured(loaded, self._config, table, info.name)
                 if isinstance(loaded, type)
                 else loaded
             )

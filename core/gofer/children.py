@@ -23,8 +23,8 @@ from .subagents import SubagentResult, SubagentSpec, WorktreeReport
 from .turn import StreamChunk, Turn
 
 if TYPE_CHECKING:
+    from ._family import Family
     from ._limits import Place
-    from .host import Host
     from .worktree import Worktree
 
 __all__ = ["Child"]
@@ -41,7 +41,7 @@ class Child:
 
     def __init__(
         self,
-        host: Host,
+        family: Family,
         child_id: str,
         spec: SubagentSpec,
         *,
@@ -70,7 +70,8 @@ class Child:
         self.last_sign = 0.0
         self.children: dict[str, Child] = {}
         self.ending = False
-        self._host = host
+        self._family = family
+        self._host = family.host
         self._cancel_grace = cancel_grace
         self._observed = observed
         self._place = place
@@ -123,7 +124,7 @@ class Child:
     def _end(self, reason: str) -> None:
         for below in tuple(self.children.values()):
             below._end("cancelled")
-        if self._cancelled or self.state == "ended":
+        if self._cancelled or self.ending:
             return
         self._cancelled = True
         if reason != "cancelled":
@@ -135,7 +136,7 @@ class Child:
         if self._cancel_grace <= 0 or self.state == "waiting":
             self._scope.cancel()
         else:
-            self._host._start(self._cancel_after_grace)
+            self._family.start(self._cancel_after_grace)
 
     async def _cancel_after_grace(self) -> None:
         with anyio.move_on_after(self._cancel_grace):
@@ -150,7 +151,7 @@ class Child:
         self.last_sign = anyio.current_time()
         turn = self._turn or self.new_turn()
         chunk = StreamChunk(block, turn)
-        hooks = self._host._registry.on_stream_chunk
+        hooks = self._family.registry.on_stream_chunk
         if hooks:
             await pass_chunk(hooks, chunk)
         if self._pair is not None:
@@ -165,7 +166,7 @@ class Child:
         self._host._bind(model)
         self._turn = self.new_turn()
         return TurnStream(
-            self._host._registry,
+            self._family.registry,
             request,
             model,
             self._turn,
@@ -202,7 +203,8 @@ class Child:
         """Run the child to its end; whatever happens, there is a result."""
         result: SubagentResult | None = None
         try:
-            with anyio.CancelScope() as self._scope:
+            # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
+            with anyio.CancelScope(shield=True) as self._scope:
                 if self._cancelled:
                     self._scope.cancel()
                 result = await self._run_in_turn()
@@ -232,7 +234,7 @@ class Child:
             self.last_sign = anyio.current_time()
             timeout, idle = self._time_limits()
             if timeout is not None or idle is not None:
-                self._host._start(self._watch, timeout, idle)
+                self._family.start(self._watch, timeout, idle)
             return await self._execute()
 
     def _time_limits(self) -> tuple[float | None, float | None]:
@@ -248,12 +250,12 @@ class Child:
         run = Run(self._host, self)
         if self._observed:
             self._turn = self.new_turn()
-            pair = Pair(self._host._registry, self._turn)
+            pair = Pair(self._family.registry, self._turn)
             request = await pair.open(Request(messages=[Message("user", self.spec.task)]))
             asked = [message for message in request.messages if message.role == "user"]
             run.prompt = asked[-1].text if asked else ""
             self._pair = pair
-        answer: Any = self._host._registry.manager.hook.run_subagent(spec=self.spec, run=run)
+        answer: Any = self._family.registry.manager.hook.run_subagent(spec=self.spec, run=run)
         if answer is None:
             raise PluginNotSupportedError(
                 f"no runner took the child: runner {self.runner!r} is known but declined it"
@@ -316,7 +318,7 @@ class Child:
                 with anyio.move_on_after(CLOSING_SECONDS):
                     await self._pair.close_quietly(reason)
             if self.worktree is not None:
-                self._report = await self._host._report(self.worktree)
+                self._report = await self._family.report(self.worktree)
 
     _answer: SubagentResult | None = None
     _report: WorktreeReport | None = None
@@ -367,7 +369,7 @@ class Child:
         self.state = "ended"
         # What only the run needed must not stay as long as the result does.
         self._pair, self._scope, self.final = None, None, FinalMessage()
-        self._host._ended(self)
+        self._family.ended(self)
         if self._done is not None:
             self._done.set()
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio.abc import TaskGroup
+from pydantic import ValidationError
 
 from ._discovery import PLUGINS, RUNNERS, PluginInfo
 from ._dispatch import pass_chunk
-from ._limits import DEPTH, DEPTH_LIMIT, Places, inherited_depth
+from ._family import Family
+from ._limits import DEPTH, DEPTH_LIMIT, inherited_depth
 from ._plugins import Plugins
 from ._registry import Registry
 from ._resources import Resources
@@ -25,28 +25,19 @@ from ._sessions import Session, Sessions
 from .blocks import ToolCall, ToolResult
 from .children import Child
 from .config import Config, load_config
-from .errors import (
-    GoferError,
-    PluginInternalError,
-    PluginNotSupportedError,
-    PluginValidationError,
-)
+from .errors import GoferError, PluginNotSupportedError, PluginValidationError
 from .messages import Request, Tools
 from .model import Model
 from .runner import Runner
 from .stream import ErrorMode, Pair, TurnStream
-from .subagents import SubagentResult, SubagentSpec, WorktreeReport
+from .subagents import SubagentResult, SubagentSpec
 from .turn import StreamChunk, Turn
-from .worktree import Worktree, Worktrees
+from .worktree import Worktrees
 
 if TYPE_CHECKING:
     from .processes import Supervisor
 
 __all__ = ["Host"]
-
-log = logging.getLogger("gofer")
-
-_SILENCE = 60.0
 
 
 class Host:
@@ -90,27 +81,21 @@ class Host:
         self.max_depth = own if inherited is None else min(own, inherited)
         self.default_session = f"session-{uuid.uuid4().hex[:12]}"
         self._registry = Registry()
-        self._children: dict[str, Child] = {}
-        self._spawned = 0
-        self._gates: dict[tuple[str, int], Places] = {}
         self._sessions = Sessions()
-        self._worktrees = Worktrees()
         self._turn_numbers = itertools.count()
         self._closing = False
-        self._silence: anyio.Event | None = None
         strict = self._config.strict if self._strict is None else self._strict
         self._plugins = Plugins(self._registry, self._config, self._bind, strict=strict)
         self._stack = AsyncExitStack()
         try:
             # Before the task group is there: what it raises must not arrive inside a group.
             self._plugins.open(self._given, discover=self._discover)
-            self._tasks: TaskGroup = await self._stack.enter_async_context(
-                anyio.create_task_group()
-            )
+            tasks = await self._stack.enter_async_context(anyio.create_task_group())
         except BaseException:
             self._stack = None
             raise
-        self._resources = Resources(self._tasks)
+        self._resources = Resources(tasks)
+        self._family = Family(self, self._registry, tasks)
         return self
 
     async def __aexit__(
@@ -123,14 +108,8 @@ class Host:
         assert stack is not None
         try:
             with anyio.CancelScope(shield=True):
-                children = list(self._children.values())
-                for child in children:
-                    child.cancel()
-                for child in children:
-                    await child.wait()
+                await self._family.close()
                 await self._resources.close()
-                if self._silence is not None:
-                    self._silence.set()
         finally:
             self._stack = None
             try:
@@ -238,14 +217,20 @@ class Host:
         """Have the plugins execute a tool call of the parent's.
 
         :raises PluginNotSupportedError: no plugin took it.
+        :raises PluginValidationError: name or arguments are nothing that JSON can hold.
         :raises PluginError: a plugin refused the call or failed.
         """
         self._check_open()
-        call = ToolCall(
-            id=f"call-{uuid.uuid4().hex}",
-            name=name,
-            arguments={} if arguments is None else arguments,
-        )
+        try:
+            call = ToolCall(
+                id=f"call-{uuid.uuid4().hex}",
+                name=name,
+                arguments={} if arguments is None else arguments,
+            )
+        except ValidationError as error:
+            raise PluginValidationError(
+                "host.call_tool", f"name and arguments must be what JSON can hold: {error}"
+            ) from None
         chunk = StreamChunk(call, self._new_turn(session))
         await pass_chunk(self._registry.on_stream_chunk, chunk)
         if isinstance(chunk.block, ToolResult):
@@ -276,7 +261,7 @@ class Host:
     def children(self) -> list[Child]:
         """The children that wait or run now, in the order of their ids."""
         self._check_open()
-        return list(self._children.values())
+        return list(self._family.alive.values())
 
     async def run(self, spec: SubagentSpec, *, turn: Turn | None = None) -> SubagentResult:
         """Run one child to its end; cancelling the call cancels the child, and waits for that.
@@ -303,52 +288,7 @@ class Host:
         :raises PluginInternalError: it was asked for by a child that is cancelled.
         """
         self._check_open()
-        if not spec.task.strip():
-            raise PluginValidationError("SubagentSpec.task", "is blank: say what to do")
-        parent = self._parent(turn)
-        depth = (parent.depth if parent is not None else self.depth) + 1
-        if depth > self.max_depth:
-            raise PluginNotSupportedError(
-                f"a child at depth {depth} is over the limit: max_depth is {self.max_depth}. "
-                "Do the work yourself, or have the user raise max_depth"
-            )
-        name = self._runner_name(spec)
-        runner = self._runner_for(name)
-        cwd = self.cwd if spec.cwd is None else (self.cwd / spec.cwd).absolute()
-        if not cwd.is_dir():
-            raise PluginNotSupportedError(f"the child's cwd {str(cwd)!r} is no directory")
-        worktree: Worktree | None = None
-        if spec.worktree is not None:
-            worktree = await self._worktrees.make(spec.worktree, cwd)
-            cwd = worktree.path
-            try:
-                self._check_open()
-                self._parent(turn)
-            except GoferError:
-                # Much may have ended while Git worked; a refused spawn leaves nothing behind.
-                await self._worktrees.remove(worktree)
-                raise
-        child = Child(
-            self,
-            f"sub-{self._spawned}",
-            spec.model_copy(update={"runner": name}),
-            session=turn.session if turn is not None else self.default_session,
-            parent=parent,
-            depth=depth,
-            cwd=cwd,
-            cancel_grace=runner.cancel_grace if runner is not None else 0.0,
-            observed=runner.observed if runner is not None else True,
-            # It stands in the queue from now on, whichever task the event loop starts first.
-            place=self._places(name, depth).ask(),
-            worktree=worktree,
-        )
-        self._spawned += 1
-        self._children[child.id] = child
-        if parent is not None:
-            parent.children[child.id] = child
-        self._watch_silence()
-        self._tasks.start_soon(child.live, name=child.id)
-        return child
+        return await self._family.spawn(spec, turn)
 
     async def cancel(self, child_id: str) -> None:
         """Cancel a child and all below it, and wait for its end; an ended one is left alone.
@@ -356,94 +296,17 @@ class Host:
         :raises PluginNotSupportedError: no child ever had this id.
         """
         self._check_open()
-        child = self._children.get(child_id)
-        if child is not None:
-            child.cancel()
-            await child.wait()
-            return
-        number = child_id.removeprefix("sub-")
-        known = number.isdecimal() and len(number) < 20 and child_id == f"sub-{int(number)}"
-        if not known or int(number) >= self._spawned:
-            running = ", ".join(self._children) or "none"
-            raise PluginNotSupportedError(f"there is no child {child_id!r}; running: {running}")
+        await self._family.cancel(child_id)
+
+    @property
+    def worktrees(self) -> Worktrees:
+        """What makes the children's worktrees, reports on them, and removes them when asked."""
+        self._check_open()
+        return self._family.worktrees
 
     def environment(self, depth: int) -> dict[str, str]:
         """Return the variables that tell a child process its depth and the limit."""
         return {DEPTH: str(depth), DEPTH_LIMIT: str(self.max_depth)}
-
-    def _parent(self, turn: Turn | None) -> Child | None:
-        if turn is None or turn.subagent_id is None:
-            return None
-        parent = self._children.get(turn.subagent_id)
-        if parent is None or parent.cancelled or parent.ending:
-            cancelled = parent is not None and parent.cancelled
-            raise PluginInternalError(
-                f"child {turn.subagent_id} has {'been cancelled' if cancelled else 'ended'}: "
-                "it starts no children any more"
-            )
-        return parent
-
-    def _runner_name(self, spec: SubagentSpec) -> str:
-        if spec.runner:
-            return spec.runner
-        if spec.agent:
-            entry = self.config.agents.get(spec.agent)
-            return entry.runner if entry is not None else "acp"
-        return self.config.default_runner
-
-    def _runner_for(self, name: str) -> Runner | None:
-        try:
-            return self.runner(name)
-        except PluginNotSupportedError:
-            # A plugin may take a run by the hook alone, without being a Runner.
-            hooks = self._registry.manager.hook.run_subagent.get_hookimpls()
-            if any(not isinstance(hook.plugin, Runner) and not hook.wrapper for hook in hooks):
-                return None
-            raise
-
-    def _places(self, runner: str, depth: int) -> Places:
-        places = self._gates.get((runner, depth))
-        if places is None:
-            limits = self.config.max_concurrent
-            total = limits.get(runner, limits.get("*", 64))
-            places = self._gates[runner, depth] = Places(total)
-        return places
-
-    def _ended(self, child: Child) -> None:
-        del self._children[child.id]
-        if child.parent is not None:
-            child.parent.children.pop(child.id, None)
-
-    async def _report(self, worktree: Worktree) -> WorktreeReport | None:
-        try:
-            return await self._worktrees.report(worktree)
-        except Exception as error:
-            log.warning("no report on worktree %s: %s", worktree.path, error)
-            return None
-
-    def _watch_silence(self) -> None:
-        if self._silence is None:
-            self._silence = anyio.Event()
-            self._tasks.start_soon(self._tell_of_silence, self._silence)
-
-    async def _tell_of_silence(self, closing: anyio.Event) -> None:
-        told: dict[str, float] = {}
-        while not closing.is_set():
-            with anyio.move_on_after(_SILENCE):
-                await closing.wait()
-            now = anyio.current_time()
-            told = {key: sign for key, sign in told.items() if key in self._children}
-            for child in self._children.values():
-                silent = now - child.last_sign
-                last = told.get(child.id, 0.0)
-                if silent < last:
-                    last = 0.0
-                if child.state == "running" and silent >= max(_SILENCE, 2 * last):
-                    told[child.id] = silent
-                    log.info(
-                        "child %s on %s has been silent for %.0f s: idle_timeout would end it",
-                        child.id, child.runner, silent,
-                    )  # fmt: skip
 
     # What parts share
 
@@ -473,6 +336,3 @@ class Host:
     async def release(self, key: Hashable) -> None:
         """Leave the context manager of *key* now: the next need makes a new one."""
         await self._resources.release(key)
-
-    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        self._tasks.start_soon(function, *args)

@@ -344,7 +344,10 @@ def test_a_sequence_without_an_end_swallows_little() -> None:
         (["run", "--runner", "nope", "x"], "there is no runner 'nope'; installed: "),
         (["run", "--runner", "fake", "  "], "is blank"),
         (["run", "--runner", "fake", "--cwd", "nowhere", "say x"], "nowhere"),
-        (["run", "--runner", "fake", "--base-url", "host", "say x"], "argument: should be an http"),
+        (
+            ["run", "--runner", "fake", "--base-url", "host", "say x"],
+            "argument base_url: should be an http",
+        ),
         (["run", "--runner", "fake", "--worktree", "../tree", "say x"], "git"),
     ],
 )

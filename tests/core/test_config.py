@@ -265,7 +265,7 @@ def test_a_wrong_value_names_file_key_and_what_is_allowed(
     assert message.startswith(f"{path}:{key}")
     assert told in message
     assert "\n" not in message
-    assert refused(tmp_path.parent, {key: value}).startswith("argument: ")
+    assert refused(tmp_path.parent, {key: value}).startswith(f"argument {key}")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "2020-01-01"])
@@ -520,7 +520,7 @@ def test_a_wrong_section_names_file_and_key() -> None:
     told = "\n".join(sorted(lines))
     assert f"{path}:runners.mine.thread: there is no such key; did you mean threads?" in told
     assert f"{path}:runners.mine.hosts.a: should be a valid integer" in told
-    assert "argument: should be a valid integer" in told
+    assert "argument runners.mine.threads: should be a valid integer" in told
 
 
 def test_a_section_that_lacks_something(tmp_path: Path) -> None:

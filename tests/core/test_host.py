@@ -250,9 +250,32 @@ async def test_leaving_cancels_what_still_runs_and_waits_for_it() -> None:
     with nothing_left(), anyio.fail_after(5):
         async with opened(Actor(careful=careful)) as host:
             children = [await host.spawn(task("careful")) for _ in range(3)]
-            await started(children[-1])
+            for child in children:
+                await started(child)
         assert sorted(cleaned) == ["sub-0", "sub-1", "sub-2"]
         assert [(await child.wait()).stop_reason for child in children] == ["cancelled"] * 3
+
+
+async def test_cancelling_around_the_host_leaves_children_their_grace() -> None:
+    async def polite(run: Run) -> SubagentResult:
+        await run.emit(Text(text="so far"))
+        await run.cancel_requested.wait()
+        await wait_all_tasks_blocked()
+        await run.emit(Text(text=", and a word more"))
+        return run.result(stop_reason="cancelled")
+
+    actor = Actor(polite=polite)
+    actor.cancel_grace = 5.0
+    children = []
+    with nothing_left(), anyio.fail_after(5), anyio.CancelScope() as around:
+        async with opened(actor) as host:
+            children.append(await host.spawn(task("polite")))
+            await started(children[0])
+            around.cancel()
+            await checkpoint()
+    assert around.cancelled_caught
+    result = await children[0].wait()
+    assert (result.stop_reason, result.summary) == ("cancelled", "so far, and a word more")
 
 
 async def test_a_child_that_has_not_begun_ends_too() -> None:
@@ -916,7 +939,7 @@ async def test_a_log_line_tells_of_long_silence(
             if "has been silent" in record.getMessage():
                 told.set()
 
-    monkeypatch.setattr(gofer.host, "_SILENCE", 0.02)
+    monkeypatch.setattr(gofer._family, "_SILENCE", 0.02)
     handler = Notice()
     logger = logging.getLogger("gofer")
     logger.addHandler(handler)

@@ -119,7 +119,7 @@ class _Shown:
 
 async def _demo(settings: dict[str, Any]) -> None:
     shown = _Shown()
-    async with Host([shown], settings) as host:
+    async with Host([shown], {"default_runner": _RUNNER, **settings}) as host:
         shown.small = _is_small(host)
         delegation: SubagentPlugin = host.plugin("delegation")
         model = host.model(_RUNNER)

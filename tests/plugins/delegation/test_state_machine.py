@@ -330,12 +330,12 @@ class Program:
         outcome: list[ToolResult] = []
         await self.order(parent, partial(spawn_below, agent=runner, outcome=outcome))
         parent.last, parent.said = parent.summary, ""  # a tool call cuts the text
-        if parent.depth >= MAX_DEPTH:
-            assert "max_depth is 3" in outcome[0].output
-        elif self.pending() >= MAX_PENDING:
+        if self.pending() >= MAX_PENDING:
             assert "the registry is full" in outcome[0].output
         elif parent.cancelled:
             assert "cancelled" in outcome[0].output
+        elif parent.depth >= MAX_DEPTH:
+            assert "max_depth is 3" in outcome[0].output
         else:
             assert not outcome[0].is_error
             self.born(outcome[0].output, runner, f"{parent.session}/{parent.id}", parent)

@@ -30,7 +30,7 @@ from gofer import (
     ToolCall,
     Usage,
 )
-from gofer_runners.llama_server import LlamaServer, _clients, model
+from gofer_runners.llama_server import LlamaServer, _clients, _exchange
 
 pytestmark = pytest.mark.anyio
 
@@ -264,7 +264,7 @@ async def test_a_whole_completion_instead_of_a_stream(
 async def test_a_server_that_keeps_the_stream_open(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "_AFTER_FINISH", 0.0)
+    monkeypatch.setattr(_exchange, "_AFTER_FINISH", 0.0)
 
     async def handler(exchange: Any) -> None:
         await exchange.say("a", done=False)
@@ -401,7 +401,7 @@ async def test_other_answers(
 async def test_a_refusal_without_end_is_reported(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "_AFTER_FINISH", 0.05)
+    monkeypatch.setattr(_exchange, "_AFTER_FINISH", 0.05)
 
     async def handler(exchange: Any) -> None:
         await exchange.head(500, content_length="100")

@@ -1,0 +1,217 @@
+"""The children of one Host: who may be started, how many run at once, and their end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ._limits import Places
+from .children import Child
+from .errors import (
+    GoferError,
+    PluginInternalError,
+    PluginNotSupportedError,
+    PluginValidationError,
+)
+from .runner import Runner
+from .subagents import SubagentSpec, WorktreeReport
+from .turn import Turn
+from .worktree import Worktree, Worktrees
+
+if TYPE_CHECKING:
+    from ._registry import Registry
+    from .host import Host
+
+__all__ = ["Family"]
+
+log = logging.getLogger("gofer")
+
+_SILENCE = 60.0
+"""After how many seconds without a sign of life a child is spoken of; then after twice as many."""
+
+
+class Family:
+    """Starts children as tasks of the Host's, and knows those that have not ended."""
+
+    def __init__(self, host: Host, registry: Registry, tasks: TaskGroup) -> None:
+        self.host = host
+        self.registry = registry
+        self.alive: dict[str, Child] = {}
+        self.worktrees = Worktrees()
+        self._tasks = tasks
+        self._spawned = 0
+        self._places: dict[tuple[str, int], Places] = {}
+        self._closing = anyio.Event()
+        self._watched = False
+
+    # Starting
+
+    async def spawn(self, spec: SubagentSpec, turn: Turn | None) -> Child:
+        """Start a child; see :meth:`gofer.Host.spawn`."""
+        host = self.host
+        if not spec.task.strip():
+            raise PluginValidationError("SubagentSpec.task", "is blank: say what to do")
+        parent = self._parent(turn)
+        depth = (parent.depth if parent is not None else host.depth) + 1
+        if depth > host.max_depth:
+            raise PluginNotSupportedError(
+                f"a child at depth {depth} is over the limit: max_depth is {host.max_depth}. "
+                "Do the work yourself, or have the user raise max_depth"
+            )
+        name = self._runner_name(spec)
+        runner = self._runner(name)
+        cwd = host.cwd if spec.cwd is None else (host.cwd / spec.cwd).absolute()
+        if not cwd.is_dir():
+            raise PluginNotSupportedError(f"the child's cwd {str(cwd)!r} is no directory")
+        worktree: Worktree | None = None
+        if spec.worktree is not None:
+            worktree = await self._worktree(spec, cwd, turn)
+            cwd = worktree.path
+        child = Child(
+            self,
+            f"sub-{self._spawned}",
+            spec.model_copy(update={"runner": name}),
+            session=turn.session if turn is not None else host.default_session,
+            parent=parent,
+            depth=depth,
+            cwd=cwd,
+            cancel_grace=runner.cancel_grace if runner is not None else 0.0,
+            observed=runner.observed if runner is not None else True,
+            # It stands in the queue from now on, whichever task the event loop starts first.
+            place=self._places_of(name, depth).ask(),
+            worktree=worktree,
+        )
+        self._spawned += 1
+        self.alive[child.id] = child
+        if parent is not None:
+            parent.children[child.id] = child
+        if not self._watched:
+            self._watched = True
+            self.start(self._tell_of_silence)
+        self._tasks.start_soon(child.live, name=child.id)
+        return child
+
+    def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        """Start a task that watches over a child; it ends with the child at the latest."""
+        self._tasks.start_soon(function, *args)
+
+    async def _worktree(self, spec: SubagentSpec, cwd: Path, turn: Turn | None) -> Worktree:
+        assert spec.worktree is not None
+        worktree = await self.worktrees.make(spec.worktree, cwd)
+        try:
+            if not self.host.is_open:
+                raise GoferError("the Host was closed while the worktree was made")
+            self._parent(turn)
+        except GoferError:
+            # Much may have ended while Git worked; a refused spawn leaves nothing behind.
+            with anyio.CancelScope(shield=True):
+                await self.worktrees.remove(worktree)
+            raise
+        return worktree
+
+    def _parent(self, turn: Turn | None) -> Child | None:
+        if turn is None or turn.subagent_id is None:
+            return None
+        parent = self.alive.get(turn.subagent_id)
+        if parent is None or parent.cancelled or parent.ending:
+            cancelled = parent is not None and parent.cancelled
+            raise PluginInternalError(
+                f"child {turn.subagent_id} has {'been cancelled' if cancelled else 'ended'}: "
+                "it starts no children any more"
+            )
+        return parent
+
+    def _runner_name(self, spec: SubagentSpec) -> str:
+        config = self.host.config
+        if spec.runner:
+            return spec.runner
+        if spec.agent:
+            entry = config.agents.get(spec.agent)
+            return entry.runner if entry is not None else "acp"
+        return config.default_runner
+
+    def _runner(self, name: str) -> Runner | None:
+        try:
+            return self.host.runner(name)
+        except PluginNotSupportedError:
+            # A plugin may take a run by the hook alone, without being a Runner.
+            hooks = self.registry.manager.hook.run_subagent.get_hookimpls()
+            if any(not isinstance(hook.plugin, Runner) and not hook.wrapper for hook in hooks):
+                return None
+            raise
+
+    def _places_of(self, runner: str, depth: int) -> Places:
+        places = self._places.get((runner, depth))
+        if places is None:
+            places = self._places[runner, depth] = Places(self.host.config.concurrency(runner))
+        return places
+
+    # Ending
+
+    async def cancel(self, child_id: str) -> None:
+        """Cancel a child and wait for its end; see :meth:`gofer.Host.cancel`."""
+        child = self.alive.get(child_id)
+        if child is not None:
+            child.cancel()
+            await child.wait()
+        elif not self._had(child_id):
+            running = ", ".join(self.alive) or "none"
+            raise PluginNotSupportedError(f"there is no child {child_id!r}; running: {running}")
+
+    def _had(self, child_id: str) -> bool:
+        prefix, _, number = child_id.partition("-")
+        most = len(str(self._spawned))
+        return (
+            prefix == "sub"
+            and number.isdecimal()
+            and len(number) <= most
+            and number == str(int(number))
+            and int(number) < self._spawned
+        )
+
+    def ended(self, child: Child) -> None:
+        """Forget a child that has its result."""
+        del self.alive[child.id]
+        if child.parent is not None:
+            child.parent.children.pop(child.id, None)
+
+    async def report(self, worktree: Worktree) -> WorktreeReport | None:
+        """Report on a child's worktree; a report that cannot be made is no failure of the child."""
+        try:
+            return await self.worktrees.report(worktree)
+        except Exception as error:
+            log.warning("no report on worktree %s: %s", worktree.path, error)
+            return None
+
+    async def close(self) -> None:
+        """Cancel every child, and wait until all have ended."""
+        children = list(self.alive.values())
+        for child in children:
+            child.cancel()
+        for child in children:
+            await child.wait()
+        self._closing.set()
+
+    async def _tell_of_silence(self) -> None:
+        told: dict[str, float] = {}
+        while not self._closing.is_set():
+            with anyio.move_on_after(_SILENCE):
+                await self._closing.wait()
+            now = anyio.current_time()
+            told = {key: silent for key, silent in told.items() if key in self.alive}
+            for child in self.alive.values():
+                silent = now - child.last_sign
+                last = told.get(child.id, 0.0)
+                if silent < last:
+                    last = 0.0
+                if child.state == "running" and silent >= max(_SILENCE, 2 * last):
+                    told[child.id] = silent
+                    log.info(
+                        "child %s on %s has been silent for %.0f s: idle_timeout would end it",
+                        child.id, child.runner, silent,
+                    )  # fmt: skip
