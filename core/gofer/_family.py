@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ class Family:
         name = self._runner_name(spec)
         runner = self._runner(name)
         cwd = host.cwd if spec.cwd is None else (host.cwd / spec.cwd).absolute()
-        if not cwd.is_dir():
+        if not os.path.isdir(cwd):
             raise PluginNotSupportedError(f"the child's cwd {str(cwd)!r} is no directory")
         worktree: Worktree | None = None
         if spec.worktree is not None:
@@ -75,7 +76,7 @@ class Family:
         child = Child(
             self,
             f"sub-{self._spawned}",
-            spec.model_copy(update={"runner": name}),
+            spec if spec.runner == name else spec.model_copy(update={"runner": name}),
             session=turn.session if turn is not None else host.default_session,
             parent=parent,
             depth=depth,

@@ -251,7 +251,8 @@ class Child:
         if self._observed:
             self._turn = self.new_turn()
             pair = Pair(self._family.registry, self._turn)
-            request = await pair.open(Request(messages=[Message("user", self.spec.task)]))
+            request = Request(messages=[Message("user", self.spec.task)])
+            request = await pair.open(request, copied=True)
             asked = [message for message in request.messages if message.role == "user"]
             run.prompt = asked[-1].text if asked else ""
             self._pair = pair

@@ -39,9 +39,11 @@ class Pair:
         self._registry = registry
         self._started = time.perf_counter()
 
-    async def open(self, request: Request) -> Request:
-        """Return a copy of *request* as the plugins want it."""
-        request = request.for_turn(self.turn)
+    async def open(self, request: Request, *, copied: bool = False) -> Request:
+        """Return a copy of *request* as the plugins want it; itself, where it is one already."""
+        if not copied:
+            request = request.for_turn(self.turn)
+        request._turn = self.turn
         await pass_request(self._registry.on_request, request)
         return request
 
