@@ -402,7 +402,7 @@ alias = "stub"
 
 DEEPAGENTS = Recipe(
     name="deepagents",
-    pypi=["deepagents-acp==0.0.13", "langchain-anthropic"],
+    pypi=["deepagents-acp==0.0.13", "deepagents==0.7.32", "langchain-anthropic==1.7.10"],
     command=["{bin}/python", "{home}/agent.py"],
     files={
         "agent.py": f"""\

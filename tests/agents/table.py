@@ -19,35 +19,32 @@ def written(page: str, rows: Mapping[tuple[str, str], Mapping[str, str]]) -> str
     old, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page lacks the line {BEGIN} or {END}")
-    merged: dict[tuple[str, str], dict[str, str]] = {}
-    for key, cells in _read(old).items():
-        if not any(name == key[0] for name, _ in rows):
-            merged[key] = cells
-    for key, found in rows.items():
-        merged[key] = dict(found)
-    return f"{before}{BEGIN}\n\n{_render(merged)}\n{END}{after}"
+    head, kept = _read(old)
+    merged = {key: cells for key, cells in kept.items() if all(key[0] != name for name, _ in rows)}
+    merged |= {key: dict(cells) for key, cells in rows.items()}
+    return f"{before}{BEGIN}\n\n{_render(head, merged)}\n{END}{after}"
 
 
-def _read(text: str) -> Rows:
+def _read(text: str) -> tuple[list[str], Rows]:
+    """Return the cases and the rows of a table."""
     lines = [_cells(line) for line in text.splitlines() if line.startswith("|")]
     if not lines:
-        return {}
-    head, _, *body = lines
-    return {
-        (name.strip("`"), version): {
-            case: outcome for case, outcome in zip(head[2:], cells, strict=True) if outcome
-        }
-        for name, version, *cells in body
-    }
+        return [], {}
+    (_, _, *cases), _, *body = lines
+    rows: Rows = {}
+    for name, version, *cells in body:
+        told = zip(cases, cells, strict=True)
+        rows[name.strip("`"), version] = {case: outcome for case, outcome in told if outcome}
+    return cases, rows
 
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def _render(rows: Rows) -> str:
-    # In the order in which the tests stand; one that only some agents had goes to the end.
-    cases = list(dict.fromkeys(case for cells in rows.values() for case in cells))
+def _render(head: list[str], rows: Rows) -> str:
+    had = dict.fromkeys(case for cells in rows.values() for case in cells)
+    cases = [*(case for case in head if case in had), *(case for case in had if case not in head)]
     lines = [["agent", "version", *cases], ["---"] * (len(cases) + 2)]
     for (name, version), cells in sorted(rows.items()):
         lines.append([f"`{name}`", version, *(cells.get(case, "") for case in cases)])
