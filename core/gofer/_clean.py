@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-__all__ = ["JsonValue", "Str", "clean_json", "clean_text"]
+__all__ = ["JsonValue", "Lazy", "Str", "clean_json", "clean_text"]
 
 LEVELS = 100
 """How deep a value may be nested: readers of JSON stop at 200, and it lies inside other models."""
@@ -61,4 +61,12 @@ def _before_json(value: object) -> Any:
 
 
 Str = Annotated[str, BeforeValidator(_before_text)]
+
+
+class Lazy(BaseModel):
+    """A model whose validator is built at its first use: most programs use few of them."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
 JsonValue = Annotated[Any, BeforeValidator(_before_json)]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from ._clean import JsonValue, Str
+from ._clean import JsonValue, Lazy, Str
 
 __all__ = ["BLOCK_TYPES", "Block", "Image", "Text", "Thinking", "ToolCall", "ToolResult", "Update"]
 
 
-class _Block(BaseModel):
+class _Block(Lazy):
     model_config = ConfigDict(frozen=True)
 
 

@@ -81,7 +81,7 @@ class AgentConfig(BaseModel):
     :param idle_timeout: seconds without a sign of life.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     runner: Text = "acp"
     timeout: Seconds = Field(None, description=_SECONDS)
@@ -109,7 +109,7 @@ class Config(BaseModel):
     :param agents: further agents, or other settings for known ones, by name.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     default_runner: Text = Field("internal", description="the name of a runner")
     max_depth: StrictInt = Field(DEFAULT_DEPTH, ge=0, description="a whole number, at least 0")

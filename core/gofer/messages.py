@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from ._clean import JsonValue, Str
+from ._clean import JsonValue, Lazy, Str
 from .blocks import Block, Text
 from .errors import GoferError
 from .turn import Turn
@@ -15,7 +15,7 @@ from .turn import Turn
 __all__ = ["Message", "Request", "Response", "Tool", "Tools", "Usage"]
 
 
-class Message(BaseModel):
+class Message(Lazy):
     """One message: ``content`` may be given as a string for a single text block."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -34,7 +34,7 @@ class Message(BaseModel):
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
 
-class Tool(BaseModel):
+class Tool(Lazy):
     """What a model is told of a tool; ``input_schema`` is a JSON Schema of its arguments."""
 
     name: Str
@@ -73,7 +73,7 @@ class Tools(list[Tool]):
         ]
 
 
-class Usage(BaseModel):
+class Usage(Lazy):
     """Tokens of one response or one child; None where nobody said."""
 
     input_tokens: int | None = None
@@ -88,7 +88,7 @@ class Usage(BaseModel):
         return Usage(**{key: add(value, getattr(other, key)) for key, value in self})
 
 
-class _WithTurn(BaseModel):
+class _WithTurn(Lazy):
     _turn: Turn | None = PrivateAttr(default=None)
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from ._clean import JsonValue, Str
+from ._clean import JsonValue, Lazy, Str
 from .messages import Usage
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-class WorktreeConfig(BaseModel):
+class WorktreeConfig(Lazy):
     """A Git worktree to be made for a child: where, and on which new branch.
 
     Without ``branch``, Git makes one named after the last part of ``path``.
@@ -30,7 +30,7 @@ class WorktreeConfig(BaseModel):
     branch: Str | None = None
 
 
-class SubagentSpec(BaseModel):
+class SubagentSpec(Lazy):
     """What a child is to do, on which runner, and within which limits.
 
     :param task: the prompt. Any text is accepted here; a blank one is refused where it is used.
@@ -61,7 +61,7 @@ class SubagentSpec(BaseModel):
     options: dict[Str, JsonValue] = Field(default_factory=dict)
 
 
-class SessionInfo(BaseModel):
+class SessionInfo(Lazy):
     """The agent's own session: its id, whether it was resumed, and if it was not, why."""
 
     id: Str
@@ -69,7 +69,7 @@ class SessionInfo(BaseModel):
     reason: Str | None = None
 
 
-class WorktreeReport(BaseModel):
+class WorktreeReport(Lazy):
     """What became of a child's worktree, against the commit it was made from.
 
     ``changed_files`` are relative to the worktree, committed or not. ``missing_files`` are the
@@ -83,7 +83,7 @@ class WorktreeReport(BaseModel):
     missing_files: list[Str] = Field(default_factory=list)
 
 
-class SubagentResult(BaseModel):
+class SubagentResult(Lazy):
     """What came of a child.
 
     ``exit_ok`` exactly if it ended with ``end_turn`` and there is text. ``summary`` is its final
@@ -103,14 +103,14 @@ class SubagentResult(BaseModel):
     worktree: WorktreeReport | None = None
 
 
-class SubagentCallInput(BaseModel):
+class SubagentCallInput(Lazy):
     """The arguments of ``subagent_call``: both may be left out, each means something then."""
 
     agent: Str | None = None
     input: Str | None = None
 
 
-class SubagentCallOutput(BaseModel):
+class SubagentCallOutput(Lazy):
     """The result of ``subagent_call``: the child's report, and why its turn ended."""
 
     output: Str

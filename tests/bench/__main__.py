@@ -15,11 +15,13 @@ from pathlib import Path
 if __package__:  # python -m tests.bench
     sys.path.insert(0, str(Path(__file__).parent))
 
+import agents
 import anyio
 import delegation
 import dispatch
 import fan_out
 import imports
+import internal
 import spawn
 import streaming
 from harness import HEAD
@@ -30,7 +32,9 @@ BENCHMARKS = {
     "spawn": spawn,
     "fan_out": fan_out,
     "delegation": delegation,
+    "internal": internal,
     "imports": imports,
+    "agents": agents,
 }
 
 

@@ -1,0 +1,164 @@
+"""Turns of an agent process, against raw JSON over its pipes in the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import Process
+from harness import Row, new_host, side_by_side
+
+from gofer import Host, SubagentSpec
+from gofer.testing import fake_agent
+from gofer_runners.acp import AcpRunner
+
+PLAIN = {"turns": [[{"say": "hello"}]]}
+CHUNKS = 100_000
+
+
+def command(script: dict[str, Any]) -> list[str]:
+    """Return how the fake agent is started, with as little else as can be."""
+    return [sys.executable, "-I", "-S", str(fake_agent.__file__), json.dumps(script)]
+
+
+class Raw:
+    """The least that can have a turn with an agent: a line out, lines in."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._out, self._in = process.stdin, process.stdout
+        self._rest = b""
+        self._number = 0
+
+    async def ask(self, method: str, params: dict[str, Any]) -> tuple[Any, list[str]]:
+        """Return the result, and the text that came before it."""
+        self._number += 1
+        message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        await self._out.send(json.dumps(message).encode() + b"\n")
+        said: list[str] = []
+        while True:
+            *lines, self._rest = (self._rest + await self._in.receive()).split(b"\n")
+            for line in lines:
+                heard = json.loads(line)
+                if "method" not in heard:
+                    return heard["result"], said
+                said.append(heard["params"]["update"]["content"]["text"])
+
+    async def begin(self) -> None:
+        """Introduce ourselves."""
+        await self.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+
+    async def turn(self) -> str:
+        """Have one turn in a new session."""
+        session, _ = await self.ask("session/new", {"cwd": "/", "mcpServers": []})
+        prompt = [{"type": "text", "text": "go"}]
+        _, said = await self.ask(
+            "session/prompt", {"sessionId": session["sessionId"], "prompt": prompt}
+        )
+        return "".join(said)
+
+
+async def raw_cold() -> float:
+    """Start an agent, have a turn, and end it."""
+    started = time.perf_counter()
+    async with await anyio.open_process(command(PLAIN), stderr=subprocess.DEVNULL) as process:
+        raw = Raw(process)
+        await raw.begin()
+        assert await raw.turn() == "hello"
+        assert process.stdin is not None
+        await process.stdin.aclose()
+        await process.wait()
+    return (time.perf_counter() - started) * 1e3
+
+
+def agents(**scripts: Any) -> dict[str, Any]:
+    """Return the settings for agents of these scripts."""
+    return {
+        "default_runner": "acp",
+        "agents": {
+            name: {"command": command(script), "warm": not name.startswith("cold")}
+            for name, script in scripts.items()
+        },
+    }
+
+
+async def turn(host: Host, agent: str) -> float:
+    """Have one turn through the Host."""
+    started = time.perf_counter()
+    result = await host.run(SubagentSpec(task="go", agent=agent))
+    assert result.exit_ok, result
+    return (time.perf_counter() - started) * 1e3
+
+
+async def rows(quick: bool) -> AsyncIterator[Row]:
+    """Yield a row for a cold and a warm turn, a flood, its memory, and the whole command."""
+    rounds, chunks = (5, CHUNKS // 10) if quick else (21, CHUNKS)
+    flood = {"turns": [[{"flood": chunks, "text": "word "}]]}
+    config = agents(cold=PLAIN, warm=PLAIN, flood=flood)
+    async with new_host(AcpRunner(), config=config) as host:
+        pair = await side_by_side(lambda: turn(host, "cold"), raw_cold, rounds)
+        yield Row("a cold turn in a running Host, against raw JSON", pair, "ms", 1.2)
+        async with await anyio.open_process(command(PLAIN), stderr=None) as process:
+            raw = Raw(process)
+            await raw.begin()
+
+            async def raw_warm() -> float:
+                started = time.perf_counter()
+                await raw.turn()
+                return (time.perf_counter() - started) * 1e3
+
+            pair = await side_by_side(lambda: turn(host, "warm"), raw_warm, 10 * rounds)
+            process.kill()
+        added = f"{pair.gofer - pair.floor:.2f} ms above it, aim 0.4"
+        yield Row(f"a warm turn ({added})", pair, "ms")
+        async with await anyio.open_process(command(flood), stderr=None) as process:
+            raw = Raw(process)
+            await raw.begin()
+
+            async def raw_flood() -> float:
+                started = time.perf_counter()
+                assert len(await raw.turn()) == 5 * chunks
+                return chunks / (time.perf_counter() - started)
+
+            async def gofer_flood() -> float:
+                return chunks / (await turn(host, "flood") / 1e3)
+
+            pair = await side_by_side(gofer_flood, raw_flood, 3 if quick else 5)
+            process.kill()
+        yield Row(f"{chunks:,} chunks of an agent", pair, "/s", 0.7, at_least=True)
+    pair = await side_by_side(_whole_command, _whole_raw, rounds)
+    yield Row("gofer run --agent as a whole process, against raw", pair, "ms", 2.3)
+
+
+async def _whole_command() -> float:
+    # In a folder of its own, whose settings name the agent.
+    with tempfile.TemporaryDirectory() as home:
+        config = Path(home, "gofer")
+        config.mkdir()
+        words = ", ".join(json.dumps(word) for word in command(PLAIN))
+        (config / "gofer.toml").write_text(f"[agents.fake]\ncommand = [{words}]\n")
+        environment = {**os.environ, "XDG_CONFIG_HOME": home}
+        argv = [sys.executable, "-m", "gofer", "run", "--agent", "fake", "go"]
+        return await _process(argv, environment, home)
+
+
+async def _whole_raw() -> float:
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import agents_raw"
+    return await _process([sys.executable, "-c", code, *command(PLAIN)], dict(os.environ), "/")
+
+
+async def _process(argv: list[str], environment: dict[str, str], cwd: str) -> float:
+    started = time.perf_counter()
+    done = await anyio.run_process(argv, env=environment, cwd=cwd, check=False)
+    if done.returncode or done.stdout.strip() != b"hello":
+        raise RuntimeError(f"{argv} failed: {done.stdout!r} {done.stderr!r}")
+    return (time.perf_counter() - started) * 1e3
