@@ -6,13 +6,14 @@ Agents are data. A user adds or overrides one in ``[tool.gofer.agents.NAME]``.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .config import Config
-from .errors import PluginNotSupportedError
+from .config import AgentConfig, Config
+from .errors import ConfigError, PluginNotSupportedError
 
 __all__ = ["AGENTS", "Agent", "Found", "find", "find_all", "names"]
 
@@ -152,8 +153,12 @@ def names(config: Config | None = None) -> list[str]:
 def find(name: str, config: Config | None = None, path: str | None = None) -> Found:
     """Look for an agent; nothing is remembered between calls.
 
+    In a user's entry ``command`` is a list of words, or one line of them; without one, ``args``
+    are added to the words that the registry knows.
+
     :param path: where to look, like PATH; None: the PATH of this process, now.
     :raises PluginNotSupportedError: there is no such agent; lists those there are.
+    :raises ConfigError: the user's command is none.
     """
     own = config.agents.get(name) if config is not None else None
     known = AGENTS.get(name)
@@ -163,17 +168,8 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
             f"Add it as [tool.gofer.agents.{name}] with its command, if it speaks the Agent Client "
             "Protocol"
         )
-    own_command = (own.model_extra or {}).get("command") if own is not None else None
-    if own_command is not None or known is None:
-        agent = Agent(
-            name,
-            (tuple(own_command),) if own_command else (),
-            f"check the command of [tool.gofer.agents.{name}]",
-            runner=own.runner if own is not None else "acp",
-            settings=known.settings if known is not None else {},
-        )
-    else:
-        agent = known
+    agent = known if own is None else _configured(name, known, own)
+    assert agent is not None
     if not agent.commands:
         # Another runner's agent: whether it is installed is that runner's to say.
         return Found(agent, (), configured=own is not None)
@@ -185,6 +181,39 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
             return Found(agent, command, configured=own is not None)
         missing.update(dict.fromkeys(absent))
     return Found(agent, None, tuple(missing), configured=own is not None)
+
+
+def _configured(name: str, known: Agent | None, own: AgentConfig) -> Agent:
+    given = own.model_extra or {}
+    where = f"[tool.gofer.agents.{name}]"
+    args = _words(where, "args", given.get("args", []))
+    if "command" in given:
+        command = _words(where, "command", given["command"])
+        if not command:
+            raise ConfigError(f"{where}: command is empty: give the program and its arguments")
+        commands: tuple[tuple[str, ...], ...] = ((*command, *args),)
+    else:
+        commands = tuple((*words, *args) for words in known.commands) if known is not None else ()
+    if known is not None and "command" not in given:
+        return replace(known, commands=commands, runner=own.runner)
+    return Agent(
+        name,
+        commands,
+        f"check the command of {where}",
+        runner=own.runner,
+        settings=known.settings if known is not None else {},
+    )
+
+
+def _words(where: str, key: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {key} {value!r} cannot be split: {error}") from None
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    raise ConfigError(f"{where}: {key} should be a list of words, not {value!r}")
 
 
 def find_all(config: Config | None = None, path: str | None = None) -> list[Found]:

@@ -29,9 +29,10 @@ A step is an object with one of these keys, and what belongs to it:
 ``echo``                says the prompt
 ``flood``               so many chunks, each with ``text``
 ``line``, ``bytes``     a line of stdout as it is; bytes in hexadecimal
-``stderr``              writes to stderr
+``stderr``              writes to stderr; ``times`` to repeat it
 ``start``               starts a process that goes on: a list of words; ``session``: in its own
-``wait``                ``cancel``, ``eof`` or ``forever``
+``wait``                ``cancel``, ``eof``, ``client`` (until it gets SIGUSR1) or ``forever``
+``first``               these steps at the first request of its kind, the steps of ``else`` later
 ``close``               closes ``stdin`` or ``stdout``
 ``exit``, ``signal``    ends itself so
 ``result``, ``error``   answers with this result; with ``[code, message]``
@@ -80,6 +81,8 @@ class FakeAgent:
         self._requests: queue.Queue[Message | None] = queue.Queue()
         self._cancelled = threading.Event()
         self._waits_for_cancel = False
+        self._signalled = threading.Event()
+        self._served: set[str] = set()
         self._eof = threading.Event()
         self._write_lock = threading.Lock()
         self._steps: dict[str, Callable[[Step], None]] = {
@@ -96,7 +99,7 @@ class FakeAgent:
             "flood": self._flood,
             "line": lambda step: self._write(step["line"].encode() + b"\n"),
             "bytes": lambda step: self._write(bytes.fromhex(step["bytes"])),
-            "stderr": lambda step: self._stderr(step["stderr"]),
+            "stderr": lambda step: self._stderr(step["stderr"] * step.get("times", 1)),
             "start": self._start,
             "wait": self._wait,
             "close": self._close,
@@ -108,6 +111,7 @@ class FakeAgent:
         """Serve until stdin ends."""
         if self._options.get("ignore_term"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, lambda *_: self._signalled.set())
         threading.Thread(target=self._listen, daemon=True).start()
         while (request := self._requests.get()) is not None:
             self._serve(request)
@@ -153,6 +157,9 @@ class FakeAgent:
             steps = self._script.get(method, [])
             if "sessionId" in params:
                 self._session = params["sessionId"]
+        if steps and "first" in steps[0]:
+            steps = steps[0]["else" if method in self._served else "first"]
+        self._served.add(method)
         self._play(request, steps)
 
     def _play(self, request: Message, steps: Iterable[Step]) -> None:
@@ -296,8 +303,8 @@ class FakeAgent:
 
     def _wait(self, step: Step) -> None:
         what = step["wait"]
-        event = {"cancel": self._cancelled, "eof": self._eof}.get(what, threading.Event())
-        event.wait()
+        events = {"cancel": self._cancelled, "eof": self._eof, "client": self._signalled}
+        events.get(what, threading.Event()).wait()
 
     def _close(self, step: Step) -> None:
         os.close({"stdin": 0, "stdout": 1}[step["close"]])

@@ -39,10 +39,14 @@ Serve = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class _Asked:
-    """The requests of the agent's in one turn: who answers them, and until when."""
+    """The requests of the agent's in one turn: who answers them, and until when.
+
+    ``closed``: no new one is granted; ``over``: those that are open are answered so too.
+    """
 
     def __init__(self, serve: Serve) -> None:
         self.serve = serve
+        self.closed = False
         self.over = anyio.Event()
 
 
@@ -51,6 +55,9 @@ class Agent:
 
     :param first: whether no process of this agent has been started before.
     """
+
+    used = False
+    """Whether it has had a turn."""
 
     def __init__(
         self, name: str, settings: AcpAgent, process: Process, tasks: TaskGroup, *, first: bool
@@ -108,6 +115,7 @@ class Agent:
         """
         kept = self.sessions.pop(resume, None) if resume is not None else None
         if kept is not None:
+            await self.connection.settle()
             self.sessions[kept.id] = kept
             kept.prompted = False
             kept.info = kept.info.model_copy(update={"resumed": True, "reason": None})
@@ -119,6 +127,11 @@ class Agent:
         with self._in_time("the opening of a session"):
             session, state = await self._logged_in(params, resume)
             await apply(self.connection, session.id, state, self.settings)
+        if session.id != resume:
+            # What was told of one that could not be resumed is nobody's.
+            others = [entry for entry in self._early if entry[0] != resume]
+            self._early.clear()
+            self._early.extend(others)
         while len(self.sessions) > _SESSIONS:
             del self.sessions[next(iter(self.sessions))]
         return session
@@ -156,7 +169,7 @@ class Agent:
 
     async def turn(self, session: Session, text: str, on_block: OnBlock, serve: Serve) -> PromptEnd:
         """Have one turn in *session*; what the agent asks meanwhile is answered by *serve*."""
-        self._first = False
+        self._first, self.used = False, True
         self._current, asked = session, _Asked(serve)
         self._asked = asked
         try:
@@ -171,11 +184,14 @@ class Agent:
             return await session.prompt(text, self.settings.drain)
         finally:
             self._current = self._asked = None
+            asked.closed = True
             asked.over.set()
 
     async def cancel(self) -> None:
         """Cancel the turn that goes on: every open question is answered ``cancelled``."""
         asked = self._asked
+        if asked is not None:
+            asked.closed = True
         try:
             if self._current is not None:
                 await self._current.cancel()
@@ -243,6 +259,22 @@ async def _answer_of(asked: _Asked | None, method: str, params: dict[str, Any]) 
         return await asked.serve(method, params)  # its terminals end when the turn is cancelled
     answer: Any = None
     error: Exception | None = None
+    if not asked.closed:
+        answer, error = await _unless_over(asked, method, params)
+    if error is not None:
+        raise error
+    if answer is not None:
+        return answer
+    if method == _PERMISSION:
+        return CANCELLED
+    raise Refused("the turn was cancelled", CANCELLED_REQUEST)
+
+
+async def _unless_over(
+    asked: _Asked, method: str, params: dict[str, Any]
+) -> tuple[Any, Exception | None]:
+    answer: Any = None
+    error: Exception | None = None
     async with anyio.create_task_group() as tasks:
 
         async def until_over() -> None:
@@ -255,10 +287,4 @@ async def _answer_of(asked: _Asked | None, method: str, params: dict[str, Any]) 
         except Exception as failure:
             error = failure
         tasks.cancel_scope.cancel()
-    if error is not None:
-        raise error
-    if answer is not None:
-        return answer
-    if method == _PERMISSION:
-        return CANCELLED
-    raise Refused("the turn was cancelled", CANCELLED_REQUEST)
+    return answer, error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ from gofer.processes import Supervisor
 
 from ._agent import Agent
 from ._client import Client
+from ._connection import Lost
 from ._permissions import Ask
 from ._pool import Pool
 from ._schema import PromptEnd
@@ -90,10 +92,8 @@ class AcpRunner(Runner):
                 turn.client = Client(run, settings, cwd, environment, supervisor, tasks, self._ask)
                 tasks.start_soon(turn.watch_cancel, tasks.cancel_scope)
                 try:
-                    turn.agent = await pool.take(
-                        spec.agent, settings, cwd, environment, spec.resume
-                    )
-                    await turn.go(turn.agent, str(cwd))
+                    await turn.open(pool, cwd, environment)
+                    await turn.go()
                 except Exception as error:
                     turn.error = error
                 tasks.cancel_scope.cancel()
@@ -137,10 +137,31 @@ class _Turn:
             and not self._run.cancel_requested.is_set()
         )
 
-    async def go(self, agent: Agent, cwd: str) -> None:
-        """Open the session and send the prompt."""
-        session = self._session = await agent.open(cwd, self._run.spec.resume)
-        self._end = await agent.turn(session, self._run.prompt, self._run.emit, self.client.serve)
+    async def open(self, pool: Pool, cwd: Path, environment: dict[str, str]) -> None:
+        """Take an agent and open a session; a kept one that has died meanwhile is replaced."""
+        spec = self._run.spec
+        assert spec.agent is not None
+        while True:
+            agent = self.agent = await pool.take(
+                spec.agent, self._settings, cwd, environment, spec.resume
+            )
+            try:
+                self._session = await agent.open(str(cwd), spec.resume)
+            except Lost:
+                if not agent.used:
+                    raise
+                self.agent = None
+                await pool.discard(agent)
+            else:
+                return
+
+    async def go(self) -> None:
+        """Send the prompt, and take what comes until the end of the turn."""
+        assert self.agent is not None
+        assert self._session is not None
+        self._end = await self.agent.turn(
+            self._session, self._run.prompt, self._run.emit, self.client.serve
+        )
 
     async def watch_cancel(self, scope: anyio.CancelScope) -> None:
         """Ask the agent to end when the child should, and give it its grace to answer."""
@@ -210,7 +231,10 @@ def _settings(agent: str, host: Host) -> AcpAgent:
             f"agent {agent!r} is not installed: {', '.join(found.missing)} "
             f"is not on PATH. To install it: {found.agent.install}"
         )
+    if not found.command:
+        raise ConfigError(f"[tool.gofer.agents.{agent}]: command is missing: how is it started?")
     given["command"] = list(found.command)
+    given.pop("args", None)  # they are in it
     try:
         settings = AcpAgent.model_validate(given)
     except ValidationError as error:

@@ -62,6 +62,10 @@ class Bench:
     async def run(self, agent: str = "fake", task: str = "do it", **spec: Any) -> SubagentResult:
         return await self.host.run(SubagentSpec(task=task, agent=agent, **spec))
 
+    async def play(self, *steps: dict[str, Any], agent: str = "player") -> SubagentResult:
+        """Have the agent ``player`` play these steps, a warm one where there is one."""
+        return await self.run(agent, json.dumps(steps))
+
     async def alive(self) -> set[int]:
         """Return all processes that were started for agents and live."""
         supervisor = await self.host.supervisor()
@@ -108,9 +112,24 @@ async def bench(
     all_agents = dict(agents or {})
     if script is not None:
         all_agents["fake"] = settings(script, **more)
+    player = settings({"options": {"prompts_are_steps": True}}, **more)
+    all_agents.setdefault("player", player)
     watcher = Watcher()
     given = [runner or AcpRunner(), watcher, *(plugins or [])]
     async with Host(
         given, {"agents": all_agents, **(config or {})}, discover=False, cwd=cwd
     ) as host:
         yield Bench(host, watcher)
+
+
+def sent(path: Path, method: str | None = None) -> list[dict[str, Any]]:
+    """Return what gofer sent to a fake agent that records it; of one *method*, its parameters."""
+    messages: list[dict[str, Any]] = [json.loads(line) for line in path.read_bytes().splitlines()]
+    if method is None:
+        return messages
+    return [message["params"] for message in messages if message.get("method") == method]
+
+
+def told(summary: str) -> Any:
+    """Return what a fake agent was answered and told."""
+    return json.loads(summary)
