@@ -109,3 +109,24 @@ def test_without_a_server_it_says_how(tmp_path: Path) -> None:
     done = run(cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "python examples/parent_loop.py" in done.stdout
+
+
+@pytest.mark.parametrize("told", ["variable", "argument"])
+def test_the_command_without_an_agent_has_the_harness_do_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    with serving() as server:
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        options = ["--base-url", url, "--model", "m"]
+        if told == "variable":
+            monkeypatch.setenv("GOFER_BASE_URL", url)
+            monkeypatch.setenv("GOFER_MODEL", "m")
+            options = []
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "gofer", "run", "Count.", *options],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "There are 3.\n"), done.stderr
+    [body] = server.bodies
+    assert body["messages"][-1]["content"] == "Count."
+    assert "run_shell" in {tool["function"]["name"] for tool in body["tools"]}
