@@ -66,9 +66,7 @@ class Family:
             )
         name = self._runner_name(spec)
         runner = self._runner(name)
-        cwd = host.cwd if spec.cwd is None else (host.cwd / spec.cwd).absolute()
-        if not os.path.isdir(cwd):
-            raise PluginNotSupportedError(f"the child's cwd {str(cwd)!r} is no directory")
+        cwd = self._directory(spec)
         worktree: Worktree | None = None
         if spec.worktree is not None:
             worktree = await self._worktree(spec, cwd, turn)
@@ -114,6 +112,12 @@ class Family:
                 await self.worktrees.remove(worktree)
             raise
         return worktree
+
+    def _directory(self, spec: SubagentSpec) -> Path:
+        cwd = self.host.cwd if spec.cwd is None else (self.host.cwd / spec.cwd).absolute()
+        if not os.path.isdir(cwd):
+            raise PluginNotSupportedError(f"the child's cwd {str(cwd)!r} is no directory")
+        return cwd
 
     def _parent(self, turn: Turn | None) -> Child | None:
         if turn is None or turn.subagent_id is None:

@@ -142,13 +142,16 @@ async def rows(quick: bool) -> AsyncIterator[Row]:
 async def _whole_command() -> float:
     # In a folder of its own, whose settings name the agent.
     with tempfile.TemporaryDirectory() as home:
-        config = Path(home, "gofer")
-        config.mkdir()
-        words = ", ".join(json.dumps(word) for word in command(PLAIN))
-        (config / "gofer.toml").write_text(f"[agents.fake]\ncommand = [{words}]\n")
+        _configure(Path(home, "gofer"))
         environment = {**os.environ, "XDG_CONFIG_HOME": home}
         argv = [sys.executable, "-m", "gofer", "run", "--agent", "fake", "go"]
         return await _process(argv, environment, home)
+
+
+def _configure(folder: Path) -> None:
+    folder.mkdir()
+    words = ", ".join(json.dumps(word) for word in command(PLAIN))
+    (folder / "gofer.toml").write_text(f"[agents.fake]\ncommand = [{words}]\n")
 
 
 async def _whole_raw() -> float:
