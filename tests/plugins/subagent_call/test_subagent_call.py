@@ -280,7 +280,7 @@ async def test_a_turn_that_was_not_answered_leaves_the_older_session(
     def script(run: Any) -> Any:
         session = SessionInfo(id=run.id)
         if run.id == "sub-1":
-            return run.result("", reason, error="it broke", session=session)
+            return run.result("Some.", reason, error="it broke", session=session)
         return run.result("ok", session=session)
 
     async with scene(script, plugin=SubagentCallPlugin(continue_session=True)) as opened:
