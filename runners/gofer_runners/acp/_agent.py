@@ -21,7 +21,7 @@ from ._mcp import servers
 from ._opening import open_session
 from ._options import apply
 from ._permissions import CANCELLED
-from ._schema import PROTOCOL_VERSION, Initialized, NewSession, PromptEnd, read
+from ._schema import PROTOCOL_VERSION, Initialized, NewSession, read
 from ._session import OnBlock, Session
 from ._settings import AcpAgent
 
@@ -167,7 +167,7 @@ class Agent:
 
     # Turns
 
-    async def turn(self, session: Session, text: str, on_block: OnBlock, serve: Serve) -> PromptEnd:
+    async def turn(self, session: Session, text: str, on_block: OnBlock, serve: Serve) -> None:
         """Have one turn in *session*; what the agent asks meanwhile is answered by *serve*."""
         self._first, self.used = False, True
         self._current, asked = session, _Asked(serve)
@@ -181,7 +181,7 @@ class Agent:
                     await session.take(update)
                 elif session_id not in self.sessions:
                     await session.take_foreign(session_id, update)
-            return await session.prompt(text, self.settings.drain)
+            await session.prompt(text, self.settings.drain)
         finally:
             self._current = self._asked = None
             asked.closed = True

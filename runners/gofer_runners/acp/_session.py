@@ -36,19 +36,21 @@ class Session:
     """A conversation with an agent: it routes what belongs to it to the turn that goes on.
 
     Before the prompt is sent nothing is part of an answer: a session that is resumed replays old
-    messages, a new one greets. ``prompted`` says whether the prompt of the turn has been sent;
-    ``arrived`` is set when an update comes.
+    messages, a new one greets. ``prompted`` says whether the prompt of the turn has been sent,
+    ``end`` how it was answered; ``arrived`` is set when an update comes.
     """
 
     def __init__(self, connection: Connection, session_id: str, info: SessionInfo) -> None:
         self.id = session_id
         self.info = info
         self.prompted = False
+        self.end: PromptEnd | None = None
         self.arrived = anyio.Event()
         self._connection = connection
         self._on_block: OnBlock | None = None
         self._updates = Updates()
         self._said = False
+        self._cancelling = False
         self._asking = anyio.CancelScope()
         self._failure: Exception | None = None
 
@@ -56,12 +58,13 @@ class Session:
         """Begin a turn: from now on what comes goes to *on_block*."""
         self._on_block = on_block
         self._updates = Updates()
-        self.prompted = self._said = False
+        self.prompted = self._said = self._cancelling = False
+        self.end = None
         self._asking = anyio.CancelScope()
         self._failure = None
 
-    async def prompt(self, text: str, drain: float | None) -> PromptEnd:
-        """Send the prompt of the turn that has begun, and return why it ended.
+    async def prompt(self, text: str, drain: float | None) -> None:
+        """Send the prompt of the turn that has begun, and wait until it has ended.
 
         What the agent has written by then counts. What comes later is waited for *drain* seconds;
         None: only where the turn seems unfinished, with no text after its last call.
@@ -70,16 +73,14 @@ class Session:
         :raises Lost: it is gone.
         :raises PluginError: a plugin failed.
         """
-        end: PromptEnd | None = None
         with self._asking:
             try:
-                end = await self._end_of_turn(text)
+                self.end = await self._end_of_turn(text)
             finally:
-                await self._drain(drain, answered=end is not None)
+                await self._drain(drain)
         if self._failure is not None:
+            self.end = None
             raise self._failure
-        assert end is not None
-        return end
 
     async def _end_of_turn(self, text: str) -> PromptEnd:
         """Wait for the end of a turn. Version 2 of the protocol changes this, and only this."""
@@ -90,17 +91,20 @@ class Session:
     def _sent(self) -> None:
         self.prompted = True
 
-    async def _drain(self, seconds: float | None, *, answered: bool) -> None:
+    async def _drain(self, seconds: float | None) -> None:
         with anyio.move_on_after(_DRAIN_SECONDS):
             await self._connection.settle()
-            while seconds is None and answered and not self._said:
-                if self._connection.closed.is_set():
-                    return
+            while seconds is None and self._unfinished:
                 self.arrived = anyio.Event()
                 await self.arrived.wait()
         if seconds is not None:
             with anyio.move_on_after(seconds):
                 await self._connection.closed.wait()
+
+    @property
+    def _unfinished(self) -> bool:
+        lives = not (self._cancelling or self._connection.closed.is_set())
+        return lives and self.end is not None and not self._said
 
     async def close(self, *, failed: bool) -> None:
         """End the turn: what comes now is no part of it, and no call stays open.
@@ -117,6 +121,7 @@ class Session:
 
         :raises Lost: it is gone.
         """
+        self._cancelling = True
         await self._connection.notify("session/cancel", {"sessionId": self.id})
 
     # What comes from the agent

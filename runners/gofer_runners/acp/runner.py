@@ -125,7 +125,6 @@ class _Turn:
         self._run = run
         self._settings = settings
         self._session: Session | None = None
-        self._end: PromptEnd | None = None
 
     @property
     def well(self) -> bool:
@@ -159,9 +158,8 @@ class _Turn:
         """Send the prompt, and take what comes until the end of the turn."""
         assert self.agent is not None
         assert self._session is not None
-        self._end = await self.agent.turn(
-            self._session, self._run.prompt, self._run.emit, self.client.serve
-        )
+        session = self._session
+        await self.agent.turn(session, self._run.prompt, self._run.emit, self.client.serve)
 
     async def watch_cancel(self, scope: anyio.CancelScope) -> None:
         """Ask the agent to end when the child should, and give it its grace to answer."""
@@ -184,7 +182,12 @@ class _Turn:
                 await self._session.close(failed=failed)
             except Exception as error:
                 if self.error is None and not self._run.cancel_requested.is_set():
-                    self.error, self._end = error, None
+                    self.error = error
+                    self._session.end = None
+
+    @property
+    def _end(self) -> PromptEnd | None:
+        return self._session.end if self._session is not None else None
 
     @property
     def _prompted(self) -> bool:
