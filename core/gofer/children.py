@@ -161,8 +161,7 @@ class Child:
 
     def stream(self, request: Request, model: Model, errors: ErrorMode) -> TurnStream:
         """Make a model request inside this child."""
-        # Another response is another message, even where no tool call stands between.
-        self.final.cut()
+        self.final.next_response()
         self._host._bind(model)
         self._turn = self.new_turn()
         return TurnStream(

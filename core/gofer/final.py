@@ -49,6 +49,11 @@ class FinalMessage:
             data = block.data if isinstance(block.data, dict) else {}
             self._call(data.get("tool_call_id"))
 
+    def next_response(self) -> None:
+        """Begin another response of a model: another message, whose calls may reuse old ids."""
+        self.cut()
+        self._seen.clear()
+
     def cut(self) -> None:
         """End the current piece: what follows is another message."""
         if not self._blank:

@@ -205,3 +205,16 @@ def test_memory_holds_the_last_messages_and_a_bounded_number_of_ids() -> None:
         final.add(call(f"more {number}"))
     assert final.text == "x" * 10
     assert len(final._seen) == 65_536
+
+
+def test_a_model_may_reuse_the_ids_of_its_calls_in_each_response() -> None:
+    final = FinalMessage()
+    for text in ("First I look.", "Then I look again."):
+        final.next_response()
+        final.add(Text(text=text))
+        final.add(ToolCall(id="call_0", name="look"))
+        final.add(ToolResult(tool_call_id="call_0", output="seen"))
+    assert (final.text, final.fallback) == ("Then I look again.", True)
+    final.next_response()
+    final.add(Text(text="Done."))
+    assert (final.text, final.fallback) == ("Done.", False)

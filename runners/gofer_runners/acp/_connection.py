@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from gofer import RunnerError
 from gofer.processes import Process
 
+from ._joined import joined
 from ._lines import Lines
 
 __all__ = ["AgentError", "Connection", "Lost"]
@@ -223,19 +224,10 @@ class Connection:
                 pending.done.set()
 
     async def _take(self, data: bytes) -> None:
-        for line in self._lines.feed(data):
-            try:
-                message = _decode(line)
-            except (ValueError, RecursionError):
-                if line.strip():
-                    self._skip(line)
-                continue
-            if type(message) is not dict:
-                self._skip(line)
-                continue
+        for message in joined(self._messages(data)):
             method = message.get("method")
             if method is None:
-                self._answered(message, line)
+                self._answered(message)
                 continue
             params = message.get("params")
             if type(params) is not dict:
@@ -246,14 +238,25 @@ class Connection:
             else:
                 await self._on_request(number, str(method), params)
 
-    def _answered(self, message: dict[str, Any], line: bytes) -> None:
+    def _messages(self, data: bytes) -> Iterator[dict[str, Any]]:
+        for line in self._lines.feed(data):
+            try:
+                message = _decode(line)
+            except (ValueError, RecursionError):
+                message = None
+            if type(message) is dict:
+                yield message
+            elif line.strip():
+                self._skip(line)
+
+    def _answered(self, message: dict[str, Any]) -> None:
         number = message.get("id")
         if isinstance(number, str) and number.strip().isdecimal():
             number = int(number)  # some agents send every id back as a string
         known = type(number) is int or type(number) is float
         pending = self._pending.get(number) if known else None  # type: ignore[arg-type]
         if pending is None or pending.done.is_set():
-            self._skip(line)
+            self._skip(message)
             return
         error = message.get("error")
         if error is not None:
@@ -267,9 +270,9 @@ class Connection:
         pending.answer = message.get("result")
         pending.done.set()
 
-    def _skip(self, line: bytes) -> None:
+    def _skip(self, what: object) -> None:
         self.noise += 1
-        log.debug("%s: skipped on stdout: %.200r", self._process.name, line)
+        log.debug("%s: skipped on stdout: %.200r", self._process.name, what)
 
 
 def _encode(message: dict[str, Any]) -> bytes:

@@ -306,7 +306,8 @@ async def test_a_plugin_that_is_slow_holds_up_its_agent_not_the_loop() -> None:
                 await anyio.lowlevel.checkpoint()
             await b.run()
         gate.set()
-    assert order == ["sub-1", "sub-1", "sub-0", "sub-0"]
+    # One block or two for each: what comes together is passed on together.
+    assert list(dict.fromkeys(order)) == ["sub-1", "sub-0"]
 
 
 # Who is asked for what
