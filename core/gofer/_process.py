@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import signal
 import socket
 import struct
-import termios
 from collections import deque
 from contextlib import suppress
 
@@ -73,6 +71,9 @@ class Process:
     @property
     def unread(self) -> int:
         """How many bytes of its stdout lie in the pipe."""
+        import fcntl  # not everywhere, as this module is
+        import termios
+
         size: int = struct.unpack("i", fcntl.ioctl(self._stdout, termios.FIONREAD, bytes(4)))[0]
         return size
 

@@ -17,6 +17,8 @@ from .errors import ConfigError, PluginNotSupportedError
 
 __all__ = ["AGENTS", "Agent", "Found", "find", "find_all", "names"]
 
+_NPX = ("npx", "-y")
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:
@@ -24,8 +26,10 @@ class Agent:
 
     :param name: what ``spec.agent`` says.
     :param commands: the ways to start it, the best first; one can be used where its first word
-        and all that ``requires`` names for it are on PATH.
+        and all that it requires are on PATH.
     :param requires: programs that every way needs.
+    :param requires_with: programs that a way needs besides, by its first word: what a package
+        runner fetches is no sign that the agent itself is there.
     :param install: how to install it, as a sentence.
     :param runner: the runner that drives it.
     :param settings: further settings for that runner.
@@ -35,6 +39,7 @@ class Agent:
     commands: tuple[tuple[str, ...], ...]
     install: str
     requires: tuple[str, ...] = ()
+    requires_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runner: str = "acp"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -44,13 +49,18 @@ class Found:
     """An agent as it stands on this machine.
 
     ``command`` is how it would be started, None where it is not installed: then ``missing`` names
-    what is not on PATH.
+    what the best way to start it lacks on PATH.
     """
 
     agent: Agent
     command: tuple[str, ...] | None
     missing: tuple[str, ...] = ()
     configured: bool = False
+
+    @property
+    def tells_version(self) -> bool:
+        """Whether its program is its own, and not one that would download it."""
+        return bool(self.command) and (self.command or ())[:2] != _NPX
 
     @property
     def installed(self) -> bool:
@@ -61,8 +71,6 @@ class Found:
 def _npm(package: str) -> str:
     return f"npm install -g {package}"
 
-
-_NPX = ("npx", "-y")
 
 AGENTS: dict[str, Agent] = {
     agent.name: agent
@@ -102,6 +110,7 @@ AGENTS: dict[str, Agent] = {
             ),
             f"{_npm('@agentclientprotocol/claude-agent-acp')}, "
             "then log in with claude or set ANTHROPIC_API_KEY",
+            requires_with={"npx": ("claude",)},
             # It tells of usage after the answer.
             settings={"drain": 0.05},
         ),
@@ -110,6 +119,7 @@ AGENTS: dict[str, Agent] = {
             (("codex-acp",), (*_NPX, "@agentclientprotocol/codex-acp@2.6.0")),
             f"{_npm('@agentclientprotocol/codex-acp')}, "
             "then log in with codex or set OPENAI_API_KEY",
+            requires_with={"npx": ("codex",)},
         ),
         Agent(
             "copilot",
@@ -174,13 +184,15 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
         # Another runner's agent: whether it is installed is that runner's to say.
         return Found(agent, (), configured=own is not None)
     path = os.environ.get("PATH", "") if path is None else path
-    missing: dict[str, None] = {}
+    missing: list[tuple[str, ...]] = []
     for command in agent.commands:
-        absent = [word for word in (command[0], *agent.requires) if not _on_path(word, path)]
+        program = command[0]
+        needed = (program, *agent.requires, *agent.requires_with.get(program, ()))
+        absent = tuple(word for word in needed if not _on_path(word, path))
         if not absent:
             return Found(agent, command, configured=own is not None)
-        missing.update(dict.fromkeys(absent))
-    return Found(agent, None, tuple(missing), configured=own is not None)
+        missing.append(absent)
+    return Found(agent, None, missing[0], configured=own is not None)
 
 
 def _configured(name: str, known: Agent | None, own: AgentConfig) -> Agent:

@@ -1,4 +1,4 @@
-"""The command line: ``gofer run``, ``gofer plugins``, ``gofer config``, and what plugins add."""
+"""The command line: ``gofer run``, ``gofer agents``, ``plugins``, ``config``, and what is added."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ._cli_agents import agents
 from ._cli_commands import Group
 from ._cli_config import app as config_app
 from ._cli_output import note
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(plugins)
+app.command()(agents)
 app.add_typer(config_app, name="config")
 
 

@@ -1,4 +1,4 @@
-"""gofer killed in the middle of random scripts: a few of what ``kill_soak.py`` does by thousands."""
+"""gofer killed in the middle of random scripts: a few of those that ``kill_soak.py`` plays."""
 
 from __future__ import annotations
 
