@@ -60,10 +60,12 @@ def scene(recipe: Recipe, server: ModelServer) -> Iterator[Scene]:
 def tell(request: pytest.FixtureRequest, recipe: Recipe) -> Callable[[str], None]:
     """Return what takes the outcome of a case, in a few words."""
     rows = request.config.stash.setdefault(ROWS, {})
+    row = rows.setdefault((recipe.name, recipe.version), {})
     name = request.node.originalname.removeprefix("test_").replace("_", " ")
+    row[name] = "**failed**"
 
     def tell(outcome: str) -> None:
-        rows.setdefault((recipe.name, recipe.version), {})[name] = outcome
+        row[name] = outcome
 
     return tell
 

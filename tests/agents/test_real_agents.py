@@ -22,6 +22,8 @@ Tell = Callable[[str], None]
 
 # Enough for an agent's own retries to show, not for them to end.
 SILENCE = 8.0
+# Enough for those that try for long, and tell of each try.
+TRIES = 45.0
 
 
 def well(result: SubagentResult, summary: str) -> bool:
@@ -202,8 +204,12 @@ async def heard(reader: int) -> bytes:
 
 
 async def test_http_500(scene: Scene, tell: Tell) -> None:
+    # Only of the silent ones: the others have all the time that a busy machine takes.
+    limit = SILENCE if scene.recipe.failing == "silence" else None
     async with scene.host() as host:
-        result = await scene.run(host, "[[http-500]]", idle_timeout=SILENCE, timeout=4 * SILENCE)
+        # Its start would count as silence.
+        await scene.run(host, "[[answer]]")
+        result = await scene.run(host, "[[http-500]]", idle_timeout=limit, timeout=TRIES)
     match scene.recipe.failing:
         case "error":
             assert result.stop_reason == "error"

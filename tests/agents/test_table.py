@@ -31,6 +31,11 @@ def test_a_new_version_takes_the_place_of_the_old() -> None:
     assert "| `codex` | 1.1 | no |" in page
 
 
+def test_other_cases_keep_theirs() -> None:
+    page = written(written(PAGE, CODEX), {("codex", "1.0"): {"answer": "no"}})
+    assert "| `codex` | 1.0 | no | cancelled |" in page
+
+
 def test_the_same_again_changes_nothing() -> None:
     page = written(written(PAGE, CODEX), GEMINI)
     assert written(page, CODEX) == page
