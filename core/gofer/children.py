@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-from pydantic import ValidationError
 
 from ._dispatch import pass_chunk
+from ._outcome import checked, failure, settled
 from .blocks import Block
-from .errors import GoferError, PluginInternalError, PluginNotSupportedError, RunnerError
+from .errors import PluginInternalError, PluginNotSupportedError, RunnerError
 from .final import FinalMessage
 from .messages import Message, Request, Usage
 from .model import Model
@@ -271,21 +271,12 @@ class Child:
                 f"runner {self.runner!r} gave a {type(result).__name__}: "
                 "return run.result(...), a SubagentResult"
             )
-        result = self._checked(result)
+        result = checked(result, self.runner)
         # Kept, for it counts even if the plugins are being told of it when the child is cancelled.
         self._answer = result
         if self._pair is not None:
             await self._pair.close_quietly(result.stop_reason, result.usage)
         return result
-
-    def _checked(self, result: SubagentResult) -> SubagentResult:
-        # Made by others, who may have gone round its validation.
-        try:
-            return type(result).model_validate(vars(result))
-        except ValidationError as error:
-            raise PluginInternalError(
-                f"runner {self.runner!r} gave a SubagentResult that is none: {error}"
-            ) from error
 
     async def _watch(self, timeout: float | None, idle: float | None) -> None:
         started = anyio.current_time()
@@ -326,7 +317,7 @@ class Child:
     # Its result
 
     def _failed(self, error: BaseException) -> SubagentResult:
-        said = _said(error)
+        said = failure(error)
         log.info("child %s failed: %s", self.id, said, exc_info=error)
         return self._partial("error", said)
 
@@ -344,40 +335,18 @@ class Child:
         )
 
     def _settle(self, result: SubagentResult) -> None:
-        stop_reason, error = result.stop_reason, result.error
-        has_text = bool(result.summary.strip())
-        if stop_reason == "end_turn" and error is not None:
-            # A failure that the runner reported must not read as a success.
-            stop_reason = "error"
-        if stop_reason == "end_turn" and not has_text:
-            error = "the turn ended with no text: there is no report"
-        if self._timed_out and stop_reason != "end_turn":
-            stop_reason, error = "cancelled", self._timed_out
-        if stop_reason == "error" and not error:
-            error = f"runner {self.runner!r} reported an error and no cause"
-        self._answer = None
-        self._result = result.model_copy(
-            update={
-                "subagent_id": self.id,
-                "worktree_path": str(self.worktree.path) if self.worktree else None,
-                "worktree": self._report,
-                "stop_reason": stop_reason,
-                "error": error,
-                "exit_ok": stop_reason == "end_turn" and has_text,
-            }
+        self._result = settled(
+            result,
+            child_id=self.id,
+            runner=self.runner,
+            worktree_path=str(self.worktree.path) if self.worktree else None,
+            report=self._report,
+            timed_out=self._timed_out,
         )
         self.state = "ended"
         # What only the run needed must not stay as long as the result does.
-        self._pair, self._scope, self.final = None, None, FinalMessage()
+        self._answer = self._pair = self._scope = None
+        self.final = FinalMessage()
         self._family.ended(self)
         if self._done is not None:
             self._done.set()
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(_said(inner) for inner in error.exceptions))
-    try:
-        return str(error) if isinstance(error, GoferError) else f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}, which cannot be shown"

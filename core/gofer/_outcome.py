@@ -1,0 +1,70 @@
+"""What a child's result says, whatever its runner gave."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from .errors import GoferError, PluginInternalError
+from .subagents import SubagentResult, WorktreeReport
+
+__all__ = ["checked", "failure", "settled"]
+
+
+def failure(error: BaseException) -> str:
+    """Return what *error* says, a group's errors one after another."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(failure(inner) for inner in error.exceptions))
+    try:
+        return str(error) if isinstance(error, GoferError) else f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, which cannot be shown"
+
+
+def checked(result: SubagentResult, runner: str) -> SubagentResult:
+    """Return *result* if it is a good one: others made it, and may have gone round its checks.
+
+    :raises PluginInternalError: it is none.
+    """
+    try:
+        return type(result).model_validate(vars(result))
+    except ValidationError as error:
+        raise PluginInternalError(
+            f"runner {runner!r} gave a SubagentResult that is none: {error}"
+        ) from error
+
+
+def settled(
+    result: SubagentResult,
+    *,
+    child_id: str,
+    runner: str,
+    worktree_path: str | None,
+    report: WorktreeReport | None,
+    timed_out: str | None,
+) -> SubagentResult:
+    """Return *result* as the Host gives it out.
+
+    ``exit_ok`` exactly if the stop reason is ``end_turn`` and there is text; a failure always has
+    an ``error``. *timed_out* says which limit ended the child, if one did.
+    """
+    stop_reason, error = result.stop_reason, result.error
+    has_text = bool(result.summary.strip())
+    if stop_reason == "end_turn" and error is not None:
+        # A failure that the runner reported must not read as a success.
+        stop_reason = "error"
+    if stop_reason == "end_turn" and not has_text:
+        error = "the turn ended with no text: there is no report"
+    if timed_out and stop_reason != "end_turn":
+        stop_reason, error = "cancelled", timed_out
+    if stop_reason == "error" and not error:
+        error = f"runner {runner!r} reported an error and no cause"
+    return result.model_copy(
+        update={
+            "subagent_id": child_id,
+            "worktree_path": worktree_path,
+            "worktree": report,
+            "stop_reason": stop_reason,
+            "error": error,
+            "exit_ok": stop_reason == "end_turn" and has_text,
+        }
+    )
