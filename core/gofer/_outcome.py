@@ -52,10 +52,10 @@ def settled(
     if stop_reason == "end_turn" and error is not None:
         # A failure that the runner reported must not read as a success.
         stop_reason = "error"
+    if timed_out and not (stop_reason == "end_turn" and has_text):
+        stop_reason, error = "cancelled", timed_out
     if stop_reason == "end_turn" and not has_text:
         error = "the turn ended with no text: there is no report"
-    if timed_out and stop_reason != "end_turn":
-        stop_reason, error = "cancelled", timed_out
     if stop_reason == "error" and not error:
         error = f"runner {runner!r} reported an error and no cause"
     return result.model_copy(

@@ -278,6 +278,26 @@ async def test_cancelling_around_the_host_leaves_children_their_grace() -> None:
     assert (result.stop_reason, result.summary) == ("cancelled", "so far, and a word more")
 
 
+@pytest.mark.parametrize("text", ["", "all done"])
+async def test_a_child_that_ends_its_turn_when_its_time_is_up(text: str) -> None:
+    """Some agents answer a cancel with ``end_turn``: without a word it was the limit all the same."""
+
+    async def ends(run: Run) -> SubagentResult:
+        await run.cancel_requested.wait()
+        return run.result(text)
+
+    actor = Actor(ends=ends)
+    actor.cancel_grace = 5.0
+    with anyio.fail_after(5):
+        async with opened(actor) as host:
+            result = await host.run(task("ends", timeout=0.01))
+    assert result.exit_ok is bool(text)
+    assert result.stop_reason == ("end_turn" if text else "cancelled")
+    assert result.error == (
+        None if text else "timed out after 0.01 s: raise timeout, or ask for less"
+    )
+
+
 async def test_a_child_that_has_not_begun_ends_too() -> None:
     with nothing_left(), anyio.fail_after(5):
         async with opened(Actor(hang=hang)) as host:
