@@ -280,7 +280,7 @@ async def test_cancelling_around_the_host_leaves_children_their_grace() -> None:
 
 @pytest.mark.parametrize("text", ["", "all done"])
 async def test_a_child_that_ends_its_turn_when_its_time_is_up(text: str) -> None:
-    """Some agents answer a cancel with ``end_turn``: without a word it was the limit all the same."""
+    """Some agents answer a cancel with ``end_turn``: without a word it was the limit."""
 
     async def ends(run: Run) -> SubagentResult:
         await run.cancel_requested.wait()
