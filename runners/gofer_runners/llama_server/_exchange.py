@@ -27,9 +27,13 @@ __all__ = ["Exchange", "Target"]
 log = logging.getLogger(__name__)
 
 _ERROR_BODY = 64 * 1024
-# How long a server may keep a stream open after it said why the response ended.
+# How long a server may keep a stream open after it said why the response ended, whatever it
+# still says.
 _AFTER_FINISH = 5.0
 _CLOSING = 2.0
+# Content codings that are read, though none is asked for. One at a time: a few bytes that are
+# packed more than once, or by what packs closer, may unpack into more than a memory holds.
+_CODINGS = frozenset({"", "identity", "gzip", "deflate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class Exchange:
         self._chunks: AsyncIterator[bytes] | None = None
         self._first = self._head = b""
         self._exhausted = False
+        self._ends: float | None = None
 
     # Asking
 
@@ -105,9 +110,18 @@ class Exchange:
         while True:
             response = self._response = await self._send(method, url, body)
             # Our own reading, not httpx's layers of it: there is a block per chunk.
-            encoded = response.headers.get("content-encoding", "identity") != "identity"
-            self._chunks = aiter(response.aiter_bytes() if encoded else response.stream)  # type: ignore[arg-type]
+            coding = response.headers.get("content-encoding", "").strip().lower()
+            packed = coding in _CODINGS - {"", "identity"}
+            self._chunks = aiter(response.aiter_bytes() if packed else response.stream)  # type: ignore[arg-type]
             self._exhausted = False
+            self._ends = None
+            if coding not in _CODINGS:
+                await self.close()
+                raise ModelError(
+                    f"{self.endpoint.shown} answered in the content coding {coding!r:.100}, which "
+                    "it was not asked for: have the server or its proxy send plain answers",
+                    response.status_code,
+                )
             if response.is_success:
                 return
             said = await self._error_body()
@@ -168,15 +182,18 @@ class Exchange:
     async def read(self, finished: bool = False) -> bytes | None:
         """Return the next bytes, or None at the end.
 
-        *finished*: the response is whole, so that nothing depends on what may still come.
+        *finished*: the response is whole, so that nothing depends on what may still come, and it
+        may come for a few seconds more, counted from the first such call.
         """
         if self._first:
             first, self._first = self._first, b""
             return first
         if not finished:
             return await self._next()
+        if self._ends is None:
+            self._ends = anyio.current_time() + _AFTER_FINISH
         data = None
-        with anyio.move_on_after(_AFTER_FINISH):
+        with anyio.CancelScope(deadline=self._ends):
             try:
                 data = await self._next()
             except ModelError:

@@ -8,6 +8,8 @@ import logging
 import socket
 import subprocess
 import sys
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -248,6 +250,36 @@ async def test_a_compressed_stream(serve: Any) -> None:
         assert (await ask(LlamaServer(server.url)))[0] == ANSWER
 
 
+def packed(times: int) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
+    for _ in range(times - 1):
+        data = gzip.compress(data)
+    return data
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,gzip,gzip", "br", "GZIP, identity", "zstd"])
+async def test_what_may_unpack_into_more_than_a_memory_holds_is_not_unpacked(
+    serve: Any, coding: str, status: int
+) -> None:
+    async def handler(exchange: Any) -> None:
+        await exchange.head(status, content_encoding=coding)
+        await exchange.send(packed(coding.lower().count("gzip") or 1))
+
+    async with serve(handler) as server:
+        tracemalloc.start()
+        try:
+            items, error = await fail(LlamaServer(server.url))
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert items == []
+    assert "content coding" in str(error)
+    assert error.status == status
+    assert most < 8 << 20
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_a_whole_completion_instead_of_a_stream(
     serve: Any, recorded: Recorded, kind: str
@@ -272,6 +304,28 @@ async def test_a_server_that_keeps_the_stream_open(
 
     async with serve(handler) as server:
         blocks, finish = await ask(LlamaServer(server.url))
+    assert blocks == [Text(text="a")]
+    assert finish.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b": ping\n\n", b'data: {"choices": []}\n\n', b"x", b'data: {"choices": [{"delta": {}}]}\n\n'],
+)
+async def test_a_server_that_goes_on_for_ever_after_the_finish(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, more: bytes
+) -> None:
+    monkeypatch.setattr(_exchange, "_AFTER_FINISH", 0.1)
+
+    async def handler(exchange: Any) -> None:
+        await exchange.say("a", done=False)
+        while True:
+            await exchange.send(more)
+            await anyio.sleep(0.01)
+
+    async with serve(handler) as server:
+        with anyio.fail_after(10):
+            blocks, finish = await ask(LlamaServer(server.url))
     assert blocks == [Text(text="a")]
     assert finish.stop_reason == "end_turn"
 
