@@ -8,9 +8,11 @@ place meanwhile leads nowhere else. (POSIX; elsewhere the path is checked first 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,17 +31,23 @@ _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLL
 # To go through a directory, as opposed to listing it, needs no permission to read it.
 _THROUGH = _DIRECTORY | getattr(os, "O_PATH", 0)
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+# What only looks at a file does nothing to it. (Linux)
+_LOOK = os.O_PATH | os.O_NOFOLLOW if sys.platform == "linux" else 0
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 Parts = tuple[str, ...]
 
 
 class RootsError(GoferError):
-    """A file cannot be used: says which, and why; ``missing`` where there is none of that name."""
+    """A file cannot be used: says which, and why.
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
+    ``missing``: there is none of that name. ``failed``: it may be used, and the system would not.
+    """
+
+    def __init__(self, message: str, *, missing: bool = False, failed: bool = False) -> None:
         super().__init__(message)
         self.missing = missing
+        self.failed = failed
 
 
 class OutsideError(RootsError):
@@ -84,11 +92,12 @@ class Roots:
         :raises RootsError: it is outside, missing, or no regular file.
         """
         with _told(path), self._at(path) as (folder, name, _):
-            number = _open(name, _READ, folder)
+            # Where that can be: looked at first, for to open a device could do something already.
+            number = _open(name, _LOOK or _READ, folder)
             try:
                 if not stat.S_ISREG(os.fstat(number).st_mode):
                     raise RootsError(f"{path!r} is no regular file")
-                with os.fdopen(os.dup(number), "rb") as file:
+                with open(f"/proc/self/fd/{number}" if _LOOK else os.dup(number), "rb") as file:
                     yield file
             finally:
                 os.close(number)
@@ -96,21 +105,21 @@ class Roots:
     def write(self, path: str, data: bytes) -> None:
         """Write a file as a whole, or leave it as it was; directories are made as needed.
 
-        Its mode is kept; a new one gets 0644.
+        Its mode is kept, and its owner where that is allowed; a new one gets 0644.
 
         :raises RootsError: it is outside, a symbolic link, no regular file, or over 16 MiB.
         """
         if len(data) > MAX_FILE:
             raise RootsError(f"{len(data)} bytes are over the limit of {MAX_FILE} for one file")
         with _told(path), self._at(path, make=True, follow=False) as (folder, name, _):
-            mode = 0o644
+            mode, owner = 0o644, None
             with suppress(FileNotFoundError):
                 info = _stat(name, folder)
                 if stat.S_ISLNK(info.st_mode):
                     raise RootsError(f"{path!r} is a symbolic link: write to the file itself")
                 if not stat.S_ISREG(info.st_mode):
                     raise RootsError(f"{path!r} is no regular file")
-                mode = stat.S_IMODE(info.st_mode)
+                mode, owner = stat.S_IMODE(info.st_mode), (info.st_uid, info.st_gid)
             draft = f".{secrets.token_hex(8)}.tmp"
             if not _POSIX:
                 draft = os.path.join(os.path.dirname(name), draft)
@@ -118,6 +127,9 @@ class Roots:
             try:
                 with os.fdopen(number, "wb") as file:
                     file.write(data)
+                    if _POSIX and owner is not None:
+                        with suppress(PermissionError):
+                            os.fchown(file.fileno(), *owner)
                     if _POSIX:
                         os.fchmod(file.fileno(), mode)
                 if _POSIX:
@@ -232,7 +244,11 @@ class Roots:
     ) -> tuple[Path, Parts]:
         """Put what a link says in the place of it; the parts before it are no links."""
         there = os.path.normpath(root.joinpath(*parts[:at], target))
+        words = [word for word in target.split("/") if word not in ("", ".")]
         try:
+            # Behind a name that may be a link itself, ".." is not what it looks like.
+            if ".." in itertools.dropwhile("..".__eq__, words):
+                raise OutsideError(target)
             found, before = self._inside(there)
         except RootsError:
             raise OutsideError(f"{path!r} leads outside, through a link to {target!r}") from None
@@ -280,4 +296,4 @@ def _told(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise RootsError(f"{path!r} leads through something that is no directory") from None
-        raise RootsError(f"{path!r}: {error.strerror}") from None
+        raise RootsError(f"{path!r}: {error.strerror}", failed=True) from None
