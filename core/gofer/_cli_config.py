@@ -32,7 +32,7 @@ def config(
 ) -> None:
     """Print the settings in force, and where each comes from.
 
-    A project's file is pyproject.toml, with a table [tool.gofer], or gofer.toml. Your own settings
+    A project's file is gofer.toml, or pyproject.toml with a table tool.gofer. Your own settings
     go before it, GOFER_* variables before those.
     """
     if context.invoked_subcommand is not None:

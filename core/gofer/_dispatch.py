@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from types import CoroutineType
 from typing import Any
 
+from ._outcome import failure
 from ._registry import Hook
 from .blocks import BLOCK_TYPES, Block, ToolCall, ToolResult
 from .errors import GoferError, PluginError, PluginErrors, PluginValidationError
@@ -44,7 +45,7 @@ async def pass_chunk(hooks: Iterable[Hook], chunk: StreamChunk, *, report: bool 
             error = attributed(error, hook.plugin, "on_stream_chunk")
             if not (report and isinstance(before, ToolCall)) or chunk.turn.observed:
                 raise error from error.__cause__
-            chunk.block = ToolResult(tool_call_id=before.id, output=str(error), is_error=True)
+            chunk.block = ToolResult(tool_call_id=before.id, output=failure(error), is_error=True)
 
 
 async def complete(hooks: Iterable[Hook], response: Response) -> None:
@@ -64,9 +65,7 @@ async def complete(hooks: Iterable[Hook], response: Response) -> None:
 def attributed(error: Exception, plugin: str, hook: str) -> Exception:
     """Return *error* as one that names plugin and hook."""
     if not isinstance(error, GoferError):
-        wrapped = PluginError(
-            f"plugin {plugin!r} failed in {hook}: {type(error).__name__}: {error}"
-        )
+        wrapped = PluginError(f"plugin {plugin!r} failed in {hook}: {failure(error)}")
         wrapped.__cause__ = error
         error = wrapped
     if isinstance(error, PluginError) and error.plugin is None:

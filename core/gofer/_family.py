@@ -166,7 +166,9 @@ class Family:
             await child.wait()
         elif not self._had(child_id):
             running = ", ".join(self.alive) or "none"
-            raise PluginNotSupportedError(f"there is no child {child_id!r}; running: {running}")
+            raise PluginNotSupportedError(
+                f"there is no child {child_id!r:.100}; running: {running}"
+            )
 
     def _had(self, child_id: str) -> bool:
         prefix, _, number = child_id.partition("-")

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ class _Held:
         self.left = anyio.Event()
         self.value: Any = None
         self.error: BaseException | None = None
+        self.traceback: TracebackType | None = None
         self._release = anyio.Event()
         # Where the Host is cancelled, its resources still stay until it closes them in order.
         self._scope = anyio.CancelScope(shield=True)
@@ -47,7 +49,7 @@ class _Held:
             if self.entered.is_set():
                 log.warning("closing %r failed: %s", self.value, error, exc_info=error)
             else:
-                self.error = error
+                self.error, self.traceback = error, error.__traceback__
         finally:
             if not self.entered.is_set() and self.error is None:
                 self.error = GoferError("the Host was closed while the resource was opened")
@@ -86,7 +88,8 @@ class Resources:
             self._tasks.start_soon(self._hold, key, held)
         await held.entered.wait()
         if held.error is not None:
-            raise held.error
+            # One error for all who waited: each would add its own frames to it.
+            raise held.error.with_traceback(held.traceback)
         return held.value
 
     async def _hold(self, key: Hashable, held: _Held) -> None:

@@ -12,7 +12,7 @@ import anyio
 
 from ._dispatch import pass_chunk
 from ._outcome import checked, failure, settled
-from .blocks import Block
+from .blocks import BLOCK_TYPES, Block
 from .errors import PluginInternalError, PluginNotSupportedError, RunnerError
 from .final import FinalMessage
 from .messages import Message, Request, Usage
@@ -148,6 +148,10 @@ class Child:
 
     async def emit(self, block: Block) -> Block:
         """Take a block that the runner observed through the hooks."""
+        if not isinstance(block, BLOCK_TYPES):
+            raise RunnerError(
+                f"runner {self.runner!r} emitted a {type(block).__name__}, which is no block"
+            )
         self.last_sign = anyio.current_time()
         turn = self._turn or self.new_turn()
         chunk = StreamChunk(block, turn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -84,6 +85,7 @@ class Host:
         self._sessions = Sessions()
         self._turn_numbers = itertools.count()
         self._closing = False
+        self._thread = threading.get_ident()
         strict = self._config.strict if self._strict is None else self._strict
         self._plugins = Plugins(self._registry, self._config, self._bind, strict=strict)
         self._stack = AsyncExitStack()
@@ -131,6 +133,18 @@ class Host:
     def _check_open(self) -> None:
         if not self.is_open:
             raise GoferError("the Host is not open: use it inside `async with Host() as host`")
+
+    def _check_here(self) -> None:
+        """Check that the Host is open, and that its event loop is ours: another's never answers."""
+        self._check_open()
+        self._check_thread()
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise GoferError(
+                "the Host was opened in another thread, and works in that thread's event loop "
+                "alone: come back to it with anyio.from_thread.run, or open a Host here"
+            )
 
     # Plugins and runners
 
@@ -197,7 +211,7 @@ class Host:
         :param errors: ``raise``: an error of a plugin ends the stream with it; ``report``: the
             error of one that was to execute a tool call becomes that call's result.
         """
-        self._check_open()
+        self._check_here()
         if errors not in ("raise", "report"):
             raise PluginValidationError("host.stream.errors", f"{errors!r}: 'raise' or 'report'")
         self._bind(model)
@@ -205,7 +219,7 @@ class Host:
 
     async def tools(self, session: str | None = None) -> Tools:
         """Ask the plugins, by a request that is never sent, which tools they offer the parent."""
-        self._check_open()
+        self._check_here()
         pair = Pair(self._registry, self._new_turn(session, probe=True))
         request = await pair.open(Request())
         await pair.close("end_turn")
@@ -220,7 +234,7 @@ class Host:
         :raises PluginValidationError: name or arguments are nothing that JSON can hold.
         :raises PluginError: a plugin refused the call or failed.
         """
-        self._check_open()
+        self._check_here()
         try:
             call = ToolCall(
                 id=f"call-{uuid.uuid4().hex}",
@@ -287,7 +301,7 @@ class Host:
             worktree cannot be made.
         :raises PluginInternalError: it was asked for by a child that is cancelled.
         """
-        self._check_open()
+        self._check_here()
         return await self._family.spawn(spec, turn)
 
     async def cancel(self, child_id: str) -> None:
@@ -295,7 +309,7 @@ class Host:
 
         :raises PluginNotSupportedError: no child ever had this id.
         """
-        self._check_open()
+        self._check_here()
         await self._family.cancel(child_id)
 
     @property
@@ -321,6 +335,7 @@ class Host:
         """
         if self._stack is None:
             raise GoferError("the Host is not open: use it inside `async with Host() as host`")
+        self._check_thread()
         return await self._resources.get(key, factory)
 
     async def supervisor(self) -> Supervisor:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
 from types import CoroutineType, TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 
@@ -27,6 +27,8 @@ CLOSING_SECONDS = 5.0
 """How long the end of an abandoned turn may take: closing its source, and its plugins."""
 
 ErrorMode = Literal["raise", "report"]
+
+_FINISH: dict[str, Any] = {"stop_reason": str, "usage": Usage | None, "model": str | None}
 
 
 class Pair:
@@ -118,6 +120,7 @@ class TurnStream:
         self._on_end = on_end
         self._pair = Pair(registry, turn)
         self._source: AsyncIterator[Block | Finish] | None = None
+        self._entered = False
         self._ended = False
 
     @property
@@ -136,6 +139,9 @@ class TurnStream:
         return self._pair.response
 
     async def __aenter__(self) -> TurnStream:
+        if self._entered:
+            raise GoferError("a stream is one turn: ask host.stream for another one")
+        self._entered = True
         request = await self._pair.open(self._request)
         if self._tool_scope:
             request.tools = [tool for tool in request.tools if tool.name in self._tool_scope]
@@ -169,6 +175,7 @@ class TurnStream:
         try:
             item = await source.__anext__()
             if type(item) is Finish:
+                self._check_finish(item)
                 self._ended = True
                 await self._close_source()
             else:
@@ -209,6 +216,15 @@ class TurnStream:
         block = chunk.block
         self._pair.transcript.add(item, block)
         return block
+
+    def _check_finish(self, finish: Finish) -> None:
+        for name, kind in _FINISH.items():
+            value = getattr(finish, name)
+            if not isinstance(value, kind):
+                raise ModelError(
+                    f"{type(self._model).__name__} ended with a Finish whose {name} is "
+                    f"{value!r:.100}: that is none"
+                )
 
     async def _fail(self) -> None:
         self._ended = True

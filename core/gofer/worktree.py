@@ -21,6 +21,8 @@ from .subagents import WorktreeConfig, WorktreeReport
 
 __all__ = ["Worktree", "Worktrees", "worktree_args"]
 
+_GITS_OWN = frozenset({"hooks", "info", "logs", "modules", "objects", "refs", "worktrees"})
+
 #: How long removing waits for git once it has begun: half removed would be worst.
 REMOVE_SECONDS = 300.0
 
@@ -129,6 +131,11 @@ class Worktrees:
         git = Git(cwd)
         what = f"worktree {config.path!r} cannot be made from {str(cwd)!r}"
         repository, parent = await _discover(git, what)
+        if _is_gits_own(real(cwd / args[-1]), repository, bare=parent is None):
+            raise PluginNotSupportedError(
+                f"{what}: the path is in the repository's own directory, {str(repository)!r}; "
+                "give a worktree.path outside of it"
+            )
         async with self._alone(repository):
             head = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
             if head.returncode:
@@ -212,6 +219,13 @@ async def _discover(git: Git, what: str) -> tuple[Path, Path | None]:
         f"{what}: that is inside a repository's own directory, not in its checkout; "
         "run in the checkout"
     )
+
+
+def _is_gits_own(path: Path, repository: Path, *, bare: bool) -> bool:
+    """Return if git keeps its own files at *path*; many have worktrees inside a bare repository."""
+    if not path.is_relative_to(repository):
+        return False
+    return not bare or path == repository or path.relative_to(repository).parts[0] in _GITS_OWN
 
 
 async def _made(

@@ -526,6 +526,21 @@ async def test_a_plain_exception_arrives_as_a_plugin_error(hook: str, slow: bool
     assert str(error) == f"plugin 'mine' failed in {hook}: KeyError: 'lost'"
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("hook", ["on_request", "on_stream_chunk", "on_response_complete"])
+async def test_an_exception_that_cannot_say_what_it_is_arrives_all_the_same(hook: str) -> None:
+    original, last = Unspeakable(), Completions()
+    async with Host([Named("mine", hook, original), last], discover=False) as host:
+        with pytest.raises(PluginError, match=f"'mine' failed in {hook}: Unspeakable") as caught:
+            await played(host, Scripted(Text(text="a"), Finish()))
+    assert caught.value.__cause__ is original
+    assert len(last.responses) == (hook != "on_request")
+
+
 @pytest.mark.parametrize("hook", ["on_request", "on_stream_chunk", "on_response_complete"])
 @pytest.mark.parametrize(
     "original", [PluginValidationError("x", "is bad"), ModelError("gone"), PluginInternalError("n")]

@@ -390,6 +390,22 @@ async def test_what_counts_as_success(
     assert (result.exit_ok, result.stop_reason, result.error) == expected
 
 
+@pytest.mark.parametrize("garbage", ["text", None, {"type": "text", "text": "a"}, Finish()])
+async def test_a_runner_that_emits_no_block_is_told_so(garbage: Any) -> None:
+    turns = Turns()
+
+    async def act(run: Run) -> SubagentResult:
+        await run.emit(Text(text="so far"))
+        await run.emit(garbage)
+        raise AssertionError
+
+    async with opened(Actor(act=act), turns) as host:
+        result = await host.run(task("act"))
+    said = f"runner 'actor' emitted a {type(garbage).__name__}, which is no block"
+    assert (result.stop_reason, result.error, result.summary) == ("error", said, "so far")
+    assert [what for what, _ in turns.pairs] == ["request", "response"]
+
+
 async def test_the_summary_is_the_final_message_and_says_where_it_fell_back() -> None:
     async def act(run: Run) -> SubagentResult:
         for block in (
@@ -1200,6 +1216,34 @@ async def test_many_children_at_once_leave_nothing() -> None:
 
 
 # For a script, or a notebook
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_another_threads_loop_is_refused_where_it_would_wait_for_ever(backend: str) -> None:
+    calls: dict[str, Callable[[Host], Any]] = {
+        "run": lambda host: host.run(task("say")),
+        "spawn": lambda host: host.spawn(task("say")),
+        "cancel": lambda host: host.cancel("sub-0"),
+        "tools": lambda host: host.tools(),
+        "call_tool": lambda host: host.call_tool("t"),
+        "resource": lambda host: host.resource("key", contextlib.nullcontext),
+        "stream": lambda host: host.stream(Request(), Scripted(Finish())).__aenter__(),
+    }
+    refused: list[str] = []
+
+    async def elsewhere(host: Host) -> None:
+        for name, call in calls.items():
+            with pytest.raises(GoferError, match="opened in another thread"):
+                await call(host)
+            refused.append(name)
+        # What only looks may look from anywhere.
+        assert host.children == []
+        assert host.is_open
+
+    async with opened(Actor(say=say)) as host:
+        await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, host, backend=backend))
+        assert (await host.run(task("say"))).exit_ok
+    assert refused == list(calls)
 
 
 def test_run_in_a_script() -> None:

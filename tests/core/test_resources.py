@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -198,6 +199,28 @@ async def test_a_factory_that_raises_harms_only_who_asked(error: BaseException) 
             with pytest.raises(type(error)):
                 await host.resource("key", factory)
             assert await host.resource("other", Log().make("fine")) == "fine"
+
+
+async def test_its_traceback_does_not_grow_with_those_who_waited() -> None:
+    lengths: list[int] = []
+
+    @asynccontextmanager
+    async def breaks() -> AsyncGenerator[None]:
+        await checkpoint()
+        raise OSError("broken")
+        yield
+
+    async def asks(host: Host) -> None:
+        try:
+            await host.resource("it", breaks)
+        except OSError as error:
+            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+
+    async with Host(discover=False) as host, anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(asks, host)
+    assert len(lengths) == 50
+    assert len(set(lengths)) == 1
 
 
 async def test_closing_ends_an_entering_that_hangs() -> None:

@@ -172,6 +172,19 @@ async def test_there_is_no_response_before_the_end() -> None:
                 _ = stream.response
 
 
+async def test_a_stream_is_one_turn() -> None:
+    watcher, model = Watcher(), Scripted(Text(text="a"), Finish())
+    async with Host([watcher], discover=False) as host:
+        async with host.stream(asking(), model) as stream:
+            with pytest.raises(GoferError, match=r"ask host\.stream for another one"):
+                await stream.__aenter__()
+            assert [block async for block in stream] == [Text(text="a")]
+        with pytest.raises(GoferError, match=r"ask host\.stream for another one"):
+            await stream.__aenter__()
+    assert [what for what, _ in watcher.seen] == ["request", "chunk", "response"]
+    assert len(model.requests) == model.closed == 1
+
+
 async def test_a_stream_that_ended_stays_ended() -> None:
     watcher = Watcher()
     async with Host([watcher], discover=False) as host:
@@ -368,6 +381,21 @@ async def test_a_model_that_yields_no_block_is_told_so(garbage: object) -> None:
         with pytest.raises(ModelError, match=f"yielded a {type(garbage).__name__}, which is no"):
             await played(host, Scripted(Text(text="a"), garbage, Finish()))
     assert [what for what, _ in watcher.seen] == ["request", "chunk", "response"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [{"stop_reason": None}, {"stop_reason": 5}, {"usage": {"input_tokens": 1}}, {"model": b"m"}],
+)
+async def test_a_model_that_ends_with_what_is_no_end_is_told_so(garbage: dict[str, Any]) -> None:
+    (name,) = garbage
+    watcher, model = Watcher(), Scripted(Text(text="a"), Finish(**garbage))
+    async with Host([watcher], discover=False) as host:
+        with pytest.raises(ModelError, match=f"Scripted ended with a Finish whose {name} is"):
+            await played(host, model)
+    assert watcher.reasons == ["error"]
+    assert watcher.responses[0].text == "a"
+    assert model.closed == 1
 
 
 async def test_an_iterator_that_is_no_generator_will_do() -> None:

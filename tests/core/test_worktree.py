@@ -283,6 +283,19 @@ def path_below_a_file(repo: Path) -> WorktreeConfig:
     return WorktreeConfig(path="a.txt/x/w", branch="b")
 
 
+def path_in_the_repository(repo: Path) -> WorktreeConfig:
+    return WorktreeConfig(path=".git/w")
+
+
+def path_among_the_registrations(repo: Path) -> WorktreeConfig:
+    return WorktreeConfig(path="../repo/./.git/worktrees/w", branch="b")
+
+
+def path_linked_into_the_repository(repo: Path) -> WorktreeConfig:
+    (repo.parent / "link").symlink_to(repo / ".git")
+    return WorktreeConfig(path="../link/w")
+
+
 def path_too_long(repo: Path) -> WorktreeConfig:
     return WorktreeConfig(path="../new/" + "x" * 300, branch="b")
 
@@ -328,6 +341,9 @@ def branch_is_locked(repo: Path) -> WorktreeConfig:
         (path_is_a_file, ["'../w' already exists", "worktree.path"]),
         (path_is_a_dangling_link, ["'../w' already exists", "worktree.path"]),
         (path_below_a_file, ["Not a directory", "worktree.path"]),
+        (path_in_the_repository, ["'.git/w'", "in the repository's own directory"]),
+        (path_among_the_registrations, ["in the repository's own directory"]),
+        (path_linked_into_the_repository, ["in the repository's own directory"]),
         (path_too_long, ["File name too long", "worktree.path"]),
         (bad_branch_name, ["'a..b' is not a valid branch name", "worktree.branch"]),
         (bad_branch_name_from_the_path, ["'a b' is not a valid", "worktree.branch"]),
@@ -366,6 +382,9 @@ async def test_a_bare_repository_will_do(repo: Path, tmp_path: Path, worktrees: 
     git(tmp_path, "clone", "--quiet", "--bare", str(repo), "bare.git")
     made = await worktrees.make(WorktreeConfig(path="w"), tmp_path / "bare.git")
     assert (made.path, made.parent) == (tmp_path / "bare.git/w", None)
+    for own in ("worktrees/x", "refs/heads", "objects/x/y"):
+        with pytest.raises(PluginNotSupportedError, match="in the repository's own directory"):
+            await worktrees.make(WorktreeConfig(path=own, branch="x"), tmp_path / "bare.git")
     (made.path / "a.txt").write_text("changed")
     assert (await worktrees.report(made)).changed_files == ["a.txt"]
     git(made.path, "checkout", "--quiet", ".")

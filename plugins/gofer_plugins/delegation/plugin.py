@@ -213,7 +213,7 @@ class SubagentPlugin:
                 if session in (None, pending.parent_session)
             ]
             raise PluginNotSupportedError(
-                f"there is no subagent {child_id!r} to collect; "
+                f"there is no subagent {child_id!r:.100} to collect; "
                 f"waiting to be collected: {_listed(mine)}"
             )
         result = await child.wait()
