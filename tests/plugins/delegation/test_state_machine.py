@@ -471,8 +471,9 @@ class Program:
                 self.wait_for(kid, "collect", partial(self.plugin.collect, kid.id))
         await settle()
         self.compare()
-        # The Host cancels all in one step, so a place that comes free is never used again.
-        for kid in self.alive():
+        # The Host cancels all in one step, so a place that comes free is never used again: here
+        # those that wait for one go first.
+        for kid in sorted(self.alive(), key=lambda kid: kid.phase != "waiting"):
             self.cancel(kid)
 
     def check_end(self) -> None:
