@@ -207,7 +207,9 @@ class _Turn:
         elif cancelled:
             stop_reason = "cancelled"
             error = "the child was cancelled before it ended"
-            if self._prompted:
+            if self._end is not None:
+                error = "the agent gave no stop reason"
+            elif self._prompted:
                 error = (
                     f"the agent did not answer session/cancel within "
                     f"{self._settings.cancel_grace:g} s and was ended"

@@ -24,10 +24,10 @@ DAEMON = {"start": ["/bin/sh", "-c", "(setsid /bin/sleep 4002 &)"]}
 
 
 def at(text: str, action: Callable[[StreamChunk], Any]) -> Callable[[StreamChunk], Any]:
-    """Return a reaction to the block with that text."""
+    """Return a reaction to the block that begins with that text."""
 
     def react(chunk: StreamChunk) -> Any:
-        if isinstance(chunk.block, Text) and chunk.block.text == text:
+        if isinstance(chunk.block, Text) and chunk.block.text.startswith(text):
             return action(chunk)
         return None
 

@@ -35,10 +35,6 @@ async def test_an_agent_made_with_the_official_sdk(tmp_path: Path) -> None:
         assert (await b.run("sdk", f"write {path}")).summary == "written"
         assert (await b.run("sdk", "shell echo out; exit 3")).summary == "out\nFalse3"
         assert len(await b.pids()) == 1
-        outside = await b.run("sdk", "write /etc/passwd")
-        assert outside.stop_reason == "error"
-        assert "is outside" in str(outside.error)
-
         result = await b.run("denied", "ask")
         assert result.summary == "no"
         assert [denied["tool_call_id"] for denied in result.permissions_denied] == ["c1"]

@@ -31,7 +31,7 @@ OPTIONS = st.lists(
 
 
 @given(OPTIONS | st.none() | st.just({}) | st.text(max_size=3) | st.integers(), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_an_option_is_chosen_by_its_kind_alone(options: Any, allowed: bool) -> None:
     said, allows = answer(options, allowed)
     wanted = ["allow_once", "allow_always"] if allowed else ["reject_once", "reject_always"]

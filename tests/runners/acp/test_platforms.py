@@ -39,6 +39,7 @@ def test_it_can_be_imported_where_the_system_has_less() -> None:
                 delattr(os, name)
         for name in ("SIGCHLD", "SIGKILL", "SIGHUP", "pidfd_send_signal", "pthread_sigmask"):
             delattr(signal, name)
+        sys.platform = "win32"
         sys.modules["fcntl"] = sys.modules["termios"] = None
         import gofer_runners.acp, gofer.processes, gofer.agents
     """

@@ -252,7 +252,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     policy=st.sampled_from(POLICIES),
 )
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gofer import Block, FinalMessage, Image, Text, Thinking, ToolCall, ToolResult, Update
@@ -245,7 +245,8 @@ UPDATE = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(UPDATE, max_size=12))
+@given(st.lists(UPDATE, max_size=8))
+@settings(max_examples=50, deadline=None)
 def test_whatever_comes_each_call_begins_once_and_ends_once(updates: list[dict[str, Any]]) -> None:
     mapping = Updates()
     found: list[Block] = []
