@@ -170,70 +170,71 @@ OLD = {"modes": MODES, "models": MODELS}
 NEW = {"configOptions": [MODE, MODEL, FAST, EFFORT]}
 
 
-@pytest.mark.parametrize(
-    ("state", "configured", "asked"),
-    [
-        (OLD, {"mode": "auto"}, [("session/set_mode", {"modeId": "auto"})]),
-        (OLD, {"mode": "ask", "model": "m1"}, []),
-        (OLD, {"model": "m2"}, [("session/set_model", {"modelId": "m2"})]),
-        (OLD, {"preferred_model": "m2"}, [("session/set_model", {"modelId": "m2"})]),
-        (OLD, {"preferred_model": "other"}, []),
-        ({}, {"preferred_model": "other"}, []),
-        (NEW, {"mode": "auto"},
-         [("session/set_config_option", {"configId": "mode", "value": "auto"})]),
-        (NEW, {"model": "m2", "mode": "ask"},
-         [("session/set_config_option", {"configId": "llm", "value": "m2"})]),
-        (NEW, {"config_options": {"fast": True, "effort": "high"}},
-         [("session/set_config_option", {"configId": "fast", "type": "boolean", "value": True}),
-          ("session/set_config_option", {"configId": "effort", "value": "high"})]),
-        (NEW, {"config_options": {"fast": False, "effort": "low"}}, []),
-        ({**NEW, **OLD}, {"mode": "auto"},
-         [("session/set_config_option", {"configId": "mode", "value": "auto"})]),
-    ],
-)  # fmt: skip
-async def test_what_is_configured_is_set_where_it_differs(
-    tmp_path: Path, state: dict[str, Any], configured: dict[str, Any], asked: list[Any]
-) -> None:
-    record = tmp_path / "record"
-    script = turn(
-        say("x"),
-        options={"record": str(record)},
-        **{"session/new": [{"result": {"sessionId": "s", **state}}]},
-    )
-    async with bench(script, **configured) as b:
-        result = await b.run()
-    assert result.error is None
-    set_so = [
-        (message["method"], message["params"])
-        for message in sent(record)
-        if message.get("method", "").startswith("session/set_")
-    ]
-    assert set_so == [(method, {"sessionId": "s", **params}) for method, params in asked]
+SET: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
+    (OLD, {"mode": "auto"}, [("session/set_mode", {"modeId": "auto"})]),
+    (OLD, {"mode": "ask", "model": "m1"}, []),
+    (OLD, {"model": "m2"}, [("session/set_model", {"modelId": "m2"})]),
+    (OLD, {"preferred_model": "m2"}, [("session/set_model", {"modelId": "m2"})]),
+    (OLD, {"preferred_model": "other"}, []),
+    ({}, {"preferred_model": "other"}, []),
+    (NEW, {"mode": "auto"},
+     [("session/set_config_option", {"configId": "mode", "value": "auto"})]),
+    (NEW, {"model": "m2", "mode": "ask"},
+     [("session/set_config_option", {"configId": "llm", "value": "m2"})]),
+    (NEW, {"config_options": {"fast": True, "effort": "high"}},
+     [("session/set_config_option", {"configId": "fast", "type": "boolean", "value": True}),
+      ("session/set_config_option", {"configId": "effort", "value": "high"})]),
+    (NEW, {"config_options": {"fast": False, "effort": "low"}}, []),
+    ({**NEW, **OLD}, {"mode": "auto"},
+     [("session/set_config_option", {"configId": "mode", "value": "auto"})]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("state", "configured", "error"),
-    [
-        (OLD, {"mode": "yolo"}, "offers no mode 'yolo'; it offers: ask, auto"),
-        (OLD, {"model": "m3"}, "offers no model 'm3'; it offers: m1, m2"),
-        ({}, {"mode": "x"}, "offers no mode 'x'; it offers: none"),
-        ({}, {"model": "x"}, "offers no model 'x'; it offers: none"),
-        (NEW, {"model": "m3"}, "offers no model 'm3'; it offers: m1, m2"),
-        (NEW, {"mode": "yolo"}, "offers no mode 'yolo'; it offers: ask, auto"),
-        (NEW, {"config_options": {"x": "y"}}, "no config option 'x'; it offers: mode, llm, fast"),
-        (NEW, {"config_options": {"effort": "max"}}, "no effort 'max'; it offers: low, high"),
-        ({"modes": "odd", "configOptions": ["odd", {}]}, {"mode": "x"}, "it offers: none"),
-    ],
-)
-async def test_what_is_not_offered_is_an_error_that_lists_what_is(
-    state: dict[str, Any], configured: dict[str, Any], error: str
-) -> None:
-    script = turn(say("x"), **{"session/new": [{"result": {"sessionId": "s", **state}}]})
-    async with bench(script, **configured) as b:
-        result = await b.run()
-        assert not await b.alive()
-    assert result.stop_reason == "error"
-    assert error in str(result.error)
+async def test_what_is_configured_is_set_where_it_differs(tmp_path: Path) -> None:
+    agents = {}
+    for at, (state, configured, _) in enumerate(SET):
+        script = turn(
+            say("x"),
+            options={"record": str(tmp_path / str(at))},
+            **{"session/new": [{"result": {"sessionId": "s", **state}}]},
+        )
+        agents[f"a{at}"] = settings(script, **configured)
+    async with bench(agents=agents) as b:
+        for at, (_, configured, asked) in enumerate(SET):
+            assert (await b.run(f"a{at}")).error is None
+            found = [
+                (message["method"], message["params"])
+                for message in sent(tmp_path / str(at))
+                if message.get("method", "").startswith("session/set_")
+            ]
+            expected = [(method, {"sessionId": "s", **params}) for method, params in asked]
+            assert found == expected, configured
+
+
+NOT_OFFERED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (OLD, {"mode": "yolo"}, "offers no mode 'yolo'; it offers: ask, auto"),
+    (OLD, {"model": "m3"}, "offers no model 'm3'; it offers: m1, m2"),
+    ({}, {"mode": "x"}, "offers no mode 'x'; it offers: none"),
+    ({}, {"model": "x"}, "offers no model 'x'; it offers: none"),
+    (NEW, {"model": "m3"}, "offers no model 'm3'; it offers: m1, m2"),
+    (NEW, {"mode": "yolo"}, "offers no mode 'yolo'; it offers: ask, auto"),
+    (NEW, {"config_options": {"x": "y"}}, "no config option 'x'; it offers: mode, llm, fast"),
+    (NEW, {"config_options": {"effort": "max"}}, "no effort 'max'; it offers: low, high"),
+    ({"modes": "odd", "configOptions": ["odd", {}]}, {"mode": "x"}, "it offers: none"),
+]
+
+
+async def test_what_is_not_offered_is_an_error_that_lists_what_is() -> None:
+    agents = {}
+    for at, (state, configured, _) in enumerate(NOT_OFFERED):
+        script = turn(say("x"), **{"session/new": [{"result": {"sessionId": "s", **state}}]})
+        agents[f"a{at}"] = settings(script, **configured)
+    async with bench(agents=agents) as b:
+        for at, (_, _, error) in enumerate(NOT_OFFERED):
+            result = await b.run(f"a{at}")
+            assert not await b.alive()
+            assert result.stop_reason == "error"
+            assert error in str(result.error)
 
 
 async def test_mcp_servers_are_passed_on_as_the_agent_takes_them(tmp_path: Path) -> None:
@@ -297,43 +298,46 @@ GONE = {"error": [-32002, "no such session"]}
 NEXT = "session/new"
 
 
-@pytest.mark.parametrize(
-    ("offered", "answers", "asked", "reason"),
-    [
-        (BOTH, {}, ["session/resume"], None),
-        (RESUMES, {"session/resume": REPLAY}, ["session/resume"], None),
-        (LOADS, {"session/load": REPLAY}, ["session/load"], None),
-        (LOADS, {"session/load": [{"result": None}, *REPLAY]}, ["session/load"], None),
-        (NEITHER, {}, [NEXT], "the agent cannot resume sessions"),
-        (BOTH, {"session/resume": [GONE]}, ["session/resume", NEXT], "no such session"),
-        (LOADS, {"session/load": [*REPLAY, GONE]}, ["session/load", NEXT], "no such session"),
-        (BOTH, {"session/resume": [NOT_FOUND], "session/load": REPLAY},
-         ["session/resume", "session/load"], None),
-        (RESUMES, {"session/resume": [NOT_FOUND]}, ["session/resume", NEXT], "Method not found"),
-    ],
-)  # fmt: skip
+RESUMING: list[tuple[Any, dict[str, Any], list[str], str | None]] = [
+    (BOTH, {}, ["session/resume"], None),
+    (RESUMES, {"session/resume": REPLAY}, ["session/resume"], None),
+    (LOADS, {"session/load": REPLAY}, ["session/load"], None),
+    (LOADS, {"session/load": [{"result": None}, *REPLAY]}, ["session/load"], None),
+    (NEITHER, {}, [NEXT], "the agent cannot resume sessions"),
+    (BOTH, {"session/resume": [GONE]}, ["session/resume", NEXT], "no such session"),
+    (LOADS, {"session/load": [*REPLAY, GONE]}, ["session/load", NEXT], "no such session"),
+    (BOTH, {"session/resume": [NOT_FOUND], "session/load": REPLAY},
+     ["session/resume", "session/load"], None),
+    (RESUMES, {"session/resume": [NOT_FOUND]}, ["session/resume", NEXT], "Method not found"),
+]  # fmt: skip
+
+
 async def test_a_session_is_resumed_as_the_agent_offers_or_a_new_one_says_why_not(
-    tmp_path: Path, offered: Any, answers: dict[str, Any], asked: list[str], reason: str | None
+    tmp_path: Path,
 ) -> None:
-    record = tmp_path / "record"
-    script = turn(say("new"), initialize=[offered], options={"record": str(record)}, **answers)
-    async with bench(script) as b:
-        result = await b.run(resume="old-one")
-    assert result.summary == "new"
-    assert methods(record)[1:-1] == asked
-    assert result.session is not None
-    assert result.session.resumed is (reason is None)
-    if reason is None:
-        assert result.session.id == "old-one"
-        assert result.session.reason is None
-        assert b.watcher.of(Text) == [Text(text="new")]
-        (params,) = sent(record, asked[-1])
-        assert params["sessionId"] == "old-one"
-        assert params["mcpServers"] == []
-    else:
-        assert result.session.id != "old-one"
-        assert reason in str(result.session.reason)
-    assert [block.kind for block in b.watcher.of(Update)] in (["usage"], [])
+    agents = {}
+    for at, (offered, answers, _, _) in enumerate(RESUMING):
+        record = {"record": str(tmp_path / str(at))}
+        script = turn(say("new"), initialize=[offered], options=record, **answers)
+        agents[f"a{at}"] = settings(script)
+    async with bench(agents=agents) as b:
+        for at, (_, _, asked, reason) in enumerate(RESUMING):
+            b.watcher.blocks.clear()
+            result = await b.run(f"a{at}", resume="old-one")
+            record_of = tmp_path / str(at)
+            assert result.summary == "new"
+            assert methods(record_of)[1:-1] == asked
+            assert result.session is not None
+            assert result.session.resumed is (reason is None)
+            assert b.watcher.of(Text) == [Text(text="new")]
+            assert [block.kind for block in b.watcher.of(Update)] in (["usage"], [])
+            if reason is None:
+                assert (result.session.id, result.session.reason) == ("old-one", None)
+                (params,) = sent(record_of, asked[-1])
+                assert (params["sessionId"], params["mcpServers"]) == ("old-one", [])
+            else:
+                assert result.session.id != "old-one"
+                assert reason in str(result.session.reason)
 
 
 async def test_a_long_replay_pushes_nothing_else_out() -> None:
@@ -424,18 +428,20 @@ async def test_a_session_that_could_not_be_resumed_is_not_taken_for_one() -> Non
         assert len(await b.pids()) == 1
 
 
-@pytest.mark.parametrize(
-    "last", [{"exit": 0}, {"error": [1, "no"]}, {"end": "cancelled"}, {"result": {}}, {"signal": 9}]
-)
-async def test_after_a_turn_that_did_not_end_well_the_next_has_a_fresh_process(last: Any) -> None:
+async def test_after_a_turn_that_did_not_end_well_the_next_has_a_fresh_process() -> None:
     tool = {"start": ["/bin/sleep", "5001"], "session": True}
+    lasts: list[dict[str, Any]] = [
+        {"exit": 0}, {"error": [1, "no"]}, {"end": "cancelled"}, {"result": {}}, {"signal": 9},
+    ]  # fmt: skip
     async with bench() as b:
-        await b.play(say("x"))
-        first = await pid_of(b)
-        await b.play(tool, say("x"), last)
-        assert not await b.alive()
-        await b.play(say("x"))
-        assert await pid_of(b) != first
+        seen: set[int] = set()
+        for last in lasts:
+            await b.play(say("x"))
+            first = await pid_of(b)
+            assert first not in seen
+            seen.add(first)
+            await b.play(tool, say("x"), last)
+            assert not await b.alive(), last
 
 
 async def test_a_process_that_died_idle_is_replaced() -> None:

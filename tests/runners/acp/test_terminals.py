@@ -84,11 +84,11 @@ async def test_a_whole_line_is_the_shells_and_a_program_with_odd_a_name_is_not(
         assert await ask.result(str(program)) == ("the program\n", 0)
 
 
-@pytest.mark.parametrize("command", [None, 3, "", "  ", ["ls"]])
-async def test_what_is_no_command_is_refused(tmp_path: Path, command: Any) -> None:
+async def test_what_is_no_command_is_refused(tmp_path: Path) -> None:
     async with terminals(tmp_path) as ask:
-        with pytest.raises(Refused, match="command must be a string"):
-            await ask.create(command)
+        for command in (None, 3, "", "  ", ["ls"]):
+            with pytest.raises(Refused, match="command must be a string"):
+                await ask.create(command)  # type: ignore[arg-type]
 
 
 async def test_what_cannot_be_started_is_refused(tmp_path: Path) -> None:
@@ -101,25 +101,23 @@ async def test_what_cannot_be_started_is_refused(tmp_path: Path) -> None:
         assert await ask.result("echo fine") == ("fine\n", 0)
 
 
-@pytest.mark.parametrize("cwd", ["/", "/etc", "..", "relative", "{root}/..", "{root}/nothing"])
-async def test_a_directory_outside_is_refused(tmp_path: Path, cwd: str) -> None:
+async def test_a_directory_outside_is_refused(tmp_path: Path) -> None:
     async with terminals(tmp_path) as ask:
-        with pytest.raises(Refused):
-            await ask.create("ls", cwd=cwd.replace("{root}", str(tmp_path)))
+        for cwd in ("/", "/etc", "..", "relative", f"{tmp_path}/..", f"{tmp_path}/nothing"):
+            with pytest.raises(Refused):
+                await ask.create("ls", cwd=cwd)
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 100])
-async def test_the_output_is_cut_at_its_beginning_between_two_characters(
-    tmp_path: Path, limit: int
-) -> None:
+async def test_the_output_is_cut_at_its_beginning_between_two_characters(tmp_path: Path) -> None:
     text = "€a€€é\n"
     async with terminals(tmp_path) as ask:
-        terminal = await ask.create(f"printf '{text}'", outputByteLimit=limit)
-        await ask("wait_for_exit", terminal)
-        said = await ask("output", terminal)
-    fitting = [text[at:] for at in range(len(text) + 1) if len(text[at:].encode()) <= limit]
-    assert said["output"] == fitting[0]
-    assert said["truncated"] is (fitting[0] != text)
+        for limit in (0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 100):
+            terminal = await ask.create(f"printf '{text}'", outputByteLimit=limit)
+            await ask("wait_for_exit", terminal)
+            said = await ask("output", terminal)
+            fitting = [text[at:] for at in range(len(text) + 1) if len(text[at:].encode()) <= limit]
+            assert said["output"] == fitting[0], limit
+            assert said["truncated"] is (fitting[0] != text), limit
 
 
 @pytest.mark.parametrize(
