@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,13 @@ from gofer_runners.llama_server import _weights
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("gofer", deadline=None)
 hypothesis.settings.load_profile("gofer")
+
+# Whoever starts the tests in the background may ignore these, and every process that a test
+# starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _name in ("SIGHUP", "SIGTERM"):
+    if hasattr(signal, _name):
+        signal.signal(getattr(signal, _name), signal.SIG_DFL)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
