@@ -3,9 +3,10 @@
 It speaks the Agent Client Protocol over its pipes, well or badly, as its script says, so that a
 client can be tested against everything that agents do::
 
-    python fake_agent.py '{"turns": [[{"say": "hello"}, {"end": "end_turn"}]]}'
+    config = {"agents": {"fake": {"command": fake_agent.command({"turns": [[{"say": "hello"}]]})}}}
 
-The script is JSON, or ``@FILE`` that holds it. Its keys, all of them optional:
+The script is an object; as the argument of the program it is JSON, or ``@FILE`` that holds it. Its
+keys, all of them optional:
 
 ``initialize``, ``authenticate``, ``session/new``, ``session/load``, ``session/resume``, or any
 other method: the steps that answer such a request. ``turns``: the steps of each prompt in turn;
@@ -52,7 +53,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["FakeAgent", "main"]
+__all__ = ["FakeAgent", "command", "main"]
 
 Message = dict[str, Any]
 Step = dict[str, Any]
@@ -62,6 +63,11 @@ _OPTIONS = [
     {"optionId": "once", "name": "Once", "kind": "allow_once"},
     {"optionId": "no", "name": "No", "kind": "reject_once"},
 ]
+
+
+def command(script: dict[str, Any]) -> list[str]:
+    """Return the command of an agent that plays *script*, for its entry in the configuration."""
+    return [sys.executable, "-I", "-S", __file__, json.dumps(script)]
 
 
 class FakeAgent:

@@ -35,7 +35,6 @@ from gofer_runners.acp import AcpRunner
 
 SECONDS = 30.0
 LONG, SHORT = 3000, 150
-FAKE = [sys.executable, "-I", "-S", fake_agent.__file__]
 
 KINDS = ["say", "think", "call", "ask", "tool", "daemon", "terminal", "write", "stderr", "flood"]
 DAEMON = "(setsid /bin/sh -c 'trap \"\" TERM HUP; /bin/sleep 3002 & /bin/sleep 3003' &)"
@@ -111,9 +110,9 @@ async def gofer(seed: int, pipe: int, cwd: Path) -> None:
     names = ["one", "two"][: chance.choice([1, 1, 2])]
     agents = {}
     for name in names:
-        text = json.dumps(script(chance)).replace("CWD", str(cwd))
+        played = json.loads(json.dumps(script(chance)).replace("CWD", str(cwd)))
         agents[name] = {
-            "command": [*FAKE, text],
+            "command": fake_agent.command(played),
             "fs": True,
             "terminal": True,
             "cancel_grace": 0.05,
@@ -217,7 +216,7 @@ class Watcher:
 
 async def warm_up() -> None:
     """Import all that a run needs, so that no gofer has to."""
-    agents = {"one": {"command": [*FAKE, json.dumps({"turns": [[{"say": "x"}]]})]}}
+    agents = {"one": {"command": fake_agent.command({"turns": [[{"say": "x"}]]})}}
     async with Host([AcpRunner], {"agents": agents}, discover=False) as host:
         await host.run(SubagentSpec(task="go", agent="one"))
 

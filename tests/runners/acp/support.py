@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,8 +14,6 @@ from gofer import Block, Host, StreamChunk, SubagentResult, SubagentSpec, hookim
 from gofer._proc import descendants, parent_of
 from gofer.testing import fake_agent
 from gofer_runners.acp import AcpRunner
-
-FAKE = [sys.executable, "-I", "-S", fake_agent.__file__]
 
 Script = dict[str, Any]
 
@@ -90,7 +87,7 @@ def lives(pid: int) -> bool:
 def settings(script: Script, **more: Any) -> dict[str, Any]:
     """Return the configuration of an agent that plays *script*."""
     return {
-        "command": [*FAKE, json.dumps(script)],
+        "command": fake_agent.command(script),
         "cancel_grace": 0.3,
         "end_grace": 0.2,
         **more,

@@ -16,8 +16,9 @@ import pytest
 
 from gofer._config_sources import user_file
 from gofer._proc import descendants
+from gofer.testing import fake_agent
 
-from .support import FAKE, lives, say, turn
+from .support import lives, say, turn
 
 SECONDS = 30
 
@@ -27,7 +28,7 @@ def gofer(own_settings: Path) -> Any:
     """Return what starts ``gofer run`` with an agent ``fake`` that plays a script."""
 
     def start(script: dict[str, Any], *options: str) -> subprocess.Popen[str]:
-        words = ", ".join(json.dumps(word) for word in [*FAKE, json.dumps(script)])
+        words = ", ".join(map(json.dumps, fake_agent.command(script)))
         path = user_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
