@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from gofer import (
+    GoferError,
     Image,
     PluginValidationError,
     StreamChunk,
@@ -313,12 +314,21 @@ async def test_a_plugin_that_is_slow_holds_up_its_agent_not_the_loop() -> None:
 # Who is asked for what
 
 
+async def refusal(b: Bench, agent: str) -> str:
+    """Return why this agent is refused; no child has come of it."""
+    before = await b.alive()
+    with pytest.raises(GoferError) as caught:
+        await b.run(agent)
+    assert await b.alive() == before
+    return str(caught.value)
+
+
 async def test_an_unknown_agent_is_refused_with_those_there_are() -> None:
     async with bench(turn(say("x"))) as b:
-        result = await b.run("emacs")
-    assert "agent 'emacs' is unsupported" in str(result.error)
-    assert "gemini, goose, opencode" in str(result.error)
-    assert "fake" in str(result.error)
+        error = await refusal(b, "emacs")
+    assert "agent 'emacs' is unsupported" in error
+    assert "gemini, goose, opencode" in error
+    assert "fake" in error
 
 
 async def test_a_known_agent_that_is_missing_is_refused_with_how_to_install_it(
@@ -327,9 +337,9 @@ async def test_a_known_agent_that_is_missing_is_refused_with_how_to_install_it(
     async with bench(turn(say("x"))) as b:
         await b.run()
         monkeypatch.setenv("PATH", str(tmp_path))
-        result = await b.run("opencode")
-        assert "agent 'opencode' is not installed: opencode is not on PATH" in str(result.error)
-        assert "npm install -g opencode-ai" in str(result.error)
+        error = await refusal(b, "opencode")
+        assert "agent 'opencode' is not installed: opencode is not on PATH" in error
+        assert "npm install -g opencode-ai" in error
         # What is put there later is found.
         program = tmp_path / "opencode"
         program.write_text(f"#!/bin/sh\nexec {sys.executable} /nowhere\n")
@@ -353,15 +363,14 @@ async def test_a_wrong_setting_is_named_with_what_is_allowed() -> None:
     agents = {f"a{at}": settings(turn(), **wrong) for at, (wrong, _) in enumerate(WRONG)}
     async with bench(agents={**agents, "bare": {"permissions": "deny"}}) as b:
         for at, (_, text) in enumerate(WRONG):
-            error = (await b.run(f"a{at}")).error
-            assert f"[tool.gofer.agents.a{at}]: {text}" in str(error)
-        assert "command is missing" in str((await b.run("bare")).error)
+            assert f"[tool.gofer.agents.a{at}]: {text}" in await refusal(b, f"a{at}")
+        assert "command is missing" in await refusal(b, "bare")
 
 
 async def test_no_agent_and_no_task_are_refused() -> None:
     async with bench(turn(say("x"))) as b:
-        result = await b.host.run(SubagentSpec(task="x", runner="acp"))
-        assert "needs the name of an agent" in str(result.error)
+        with pytest.raises(PluginValidationError, match="needs the name of an agent"):
+            await b.host.run(SubagentSpec(task="x", runner="acp"))
         with pytest.raises(PluginValidationError):
             await b.run(task="  ")
 
