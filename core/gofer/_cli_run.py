@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import nullcontext, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,7 +121,9 @@ class _Job:
 
     def main(self) -> int:
         """Run the child, print what came of it, and return the exit code."""
-        anyio.run(self._run)
+        # What a plugin or a runner prints is none of the result's.
+        with nullcontext() if self._watcher.live else redirect_stdout(sys.stderr):
+            anyio.run(self._run)
         if self._error is not None and self._signal is None:
             raise self._error
         if self._result is not None:

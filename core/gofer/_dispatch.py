@@ -11,7 +11,7 @@ from ._outcome import failure
 from ._registry import Hook
 from .blocks import BLOCK_TYPES, Block, ToolCall, ToolResult
 from .errors import GoferError, PluginError, PluginErrors, PluginValidationError
-from .messages import Request, Response
+from .messages import Message, Request, Response, Tool
 from .turn import StreamChunk
 
 __all__ = ["complete", "pass_chunk", "pass_request"]
@@ -22,9 +22,19 @@ async def pass_request(hooks: Iterable[Hook], request: Request) -> None:
     for hook in hooks:
         try:
             await _call(hook, request)
+            _check_request(request)
         except Exception as error:
             error = attributed(error, hook.plugin, "on_request")
             raise error from error.__cause__
+
+
+def _check_request(request: Request) -> None:
+    for name, kind in (("messages", Message), ("tools", Tool)):
+        entries = getattr(request, name)
+        if type(entries) is not list or not all(isinstance(entry, kind) for entry in entries):
+            raise PluginValidationError(
+                f"request.{name}", f"a list of {kind.__name__} is needed, not {entries!r:.200}"
+            )
 
 
 async def pass_chunk(hooks: Iterable[Hook], chunk: StreamChunk, *, report: bool = False) -> None:

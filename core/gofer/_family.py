@@ -66,6 +66,8 @@ class Family:
             )
         name = self._runner_name(spec)
         runner = self._runner(name)
+        if runner is not None:
+            runner.check(spec, host)
         cwd = self._directory(spec)
         worktree: Worktree | None = None
         if spec.worktree is not None:

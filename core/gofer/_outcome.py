@@ -47,7 +47,7 @@ def settled(
     ``exit_ok`` exactly if the stop reason is ``end_turn`` and there is text; a failure always has
     an ``error``. *timed_out* says which limit ended the child, if one did.
     """
-    stop_reason, error = result.stop_reason, result.error
+    stop_reason, error = result.stop_reason.strip() or "error", result.error
     has_text = bool(result.summary.strip())
     if stop_reason == "end_turn" and error is not None:
         # A failure that the runner reported must not read as a success.

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Host"]
 
+_NOT_OPEN = "the Host is not open: use it inside `async with Host() as host`"
+
 
 class Host:
     """Opens plugins and runners, runs children, and closes everything it opened.
@@ -132,7 +134,12 @@ class Host:
 
     def _check_open(self) -> None:
         if not self.is_open:
-            raise GoferError("the Host is not open: use it inside `async with Host() as host`")
+            raise GoferError(_NOT_OPEN)
+
+    def _check_opened(self) -> None:
+        # What is still needed while the children end.
+        if self._stack is None:
+            raise GoferError(_NOT_OPEN)
 
     def _check_here(self) -> None:
         """Check that the Host is open, and that its event loop is ours: another's never answers."""
@@ -155,7 +162,7 @@ class Host:
         :raises GoferError: the Host has not been opened yet.
         """
         if self._config is None:
-            raise GoferError("the Host is not open: use it inside `async with Host() as host`")
+            raise GoferError(_NOT_OPEN)
         return self._config
 
     @property
@@ -320,6 +327,7 @@ class Host:
 
     def environment(self, depth: int) -> dict[str, str]:
         """Return the variables that tell a child process its depth and the limit."""
+        self._check_opened()
         return {DEPTH: str(depth), DEPTH_LIMIT: str(self.max_depth)}
 
     # What parts share
@@ -333,8 +341,7 @@ class Host:
 
         :raises GoferError: the Host is closed; else whatever entering raises.
         """
-        if self._stack is None:
-            raise GoferError("the Host is not open: use it inside `async with Host() as host`")
+        self._check_opened()
         self._check_thread()
         return await self._resources.get(key, factory)
 
@@ -350,4 +357,5 @@ class Host:
 
     async def release(self, key: Hashable) -> None:
         """Leave the context manager of *key* now: the next need makes a new one."""
+        self._check_opened()
         await self._resources.release(key)

@@ -44,6 +44,12 @@ class Runner(ABC):
         What it raises becomes a result with ``exit_ok=False`` and the partial text.
         """
 
+    def check(self, spec: SubagentSpec, host: Host) -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuse what cannot be run here, before an id is given and a worktree made.
+
+        :raises PluginError: why, and what to do.
+        """
+
     @hookimpl
     def run_subagent(self, spec: SubagentSpec, run: Run) -> Awaitable[SubagentResult] | None:
         """Take the runs that name this runner."""

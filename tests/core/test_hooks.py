@@ -949,3 +949,22 @@ async def test_an_error_in_the_hook_itself_is_an_error_of_the_child() -> None:
         result = await host.run(SubagentSpec(task="x"))
     assert (result.stop_reason, result.exit_ok) == ("error", False)
     assert "LookupError: no slot" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("messages", None), ("messages", ["text"]), ("tools", [1]), ("tools", ())],
+)
+async def test_a_request_made_unusable_names_the_plugin(name: str, value: object) -> None:
+    class Careless:
+        name = "careless"
+
+        @hookimpl
+        def on_request(self, request: Request) -> None:
+            setattr(request, which, value)
+
+    which = name
+    async with Host([Careless()], discover=False) as host:
+        with pytest.raises(PluginValidationError, match=f"request.{name}") as caught:
+            await host.tools()
+    assert (caught.value.plugin, caught.value.hook) == ("careless", "on_request")

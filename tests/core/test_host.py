@@ -50,6 +50,7 @@ from gofer import (
     Turn,
     Update,
     Usage,
+    WorktreeConfig,
     hookimpl,
 )
 
@@ -296,6 +297,38 @@ async def test_a_child_that_ends_its_turn_when_its_time_is_up(text: str) -> None
     assert result.error == (
         None if text else "timed out after 0.01 s: raise timeout, or ask for less"
     )
+
+
+async def test_a_runner_may_refuse_before_anything_is_made() -> None:
+    class Choosy(Actor):
+        def check(self, spec: SubagentSpec, host: Host) -> None:
+            if spec.agent != "known":
+                raise PluginNotSupportedError(f"agent {spec.agent!r} is not installed")
+
+    async with opened(Choosy(say=say)) as host:
+        spec = task("say", runner="actor", agent="other", worktree=WorktreeConfig(path="never"))
+        with pytest.raises(PluginNotSupportedError, match="'other' is not installed"):
+            await host.run(spec)
+        result = await host.run(task("say", runner="actor", agent="known"))
+    assert (result.subagent_id, result.exit_ok) == ("sub-0", True)
+
+
+async def test_a_host_that_was_never_opened_says_so() -> None:
+    host = Host(discover=False)
+    with pytest.raises(GoferError, match="not open"):
+        host.environment(1)
+    with pytest.raises(GoferError, match="not open"):
+        await host.release("anything")
+
+
+async def test_a_blank_stop_reason_is_a_failure() -> None:
+    async def blank(run: Run) -> SubagentResult:
+        return run.result("text", stop_reason=" ")
+
+    async with opened(Actor(blank=blank)) as host:
+        result = await host.run(task("blank"))
+    assert (result.exit_ok, result.stop_reason) == (False, "error")
+    assert result.error
 
 
 async def test_a_child_that_has_not_begun_ends_too() -> None:

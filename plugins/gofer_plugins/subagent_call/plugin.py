@@ -8,6 +8,7 @@ from collections import deque
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gofer import (
+    ConfigError,
     PluginError,
     PluginValidationError,
     Request,
@@ -105,7 +106,7 @@ class SubagentCallPlugin:
             if agent is not None:
                 agents.find(agent, turn.host.config)
             result = await turn.host.run(spec, turn=turn)
-        except PluginError as error:
+        except (PluginError, ConfigError) as error:
             return _sentence(call, str(error))
         self._keep(result)
         # An answer may be empty, and why it ended may be all that it says.

@@ -68,16 +68,23 @@ class AcpRunner(Runner):
         # Long enough for every agent's own grace, which is what counts.
         self.cancel_grace = 60.0
 
-    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
-        """Have one turn with the agent that *spec* names.
+    def check(self, spec: SubagentSpec, host: Host) -> None:
+        """Refuse an agent that is unknown, not installed, or wrongly configured; say what to do.
 
-        :raises PluginNotSupportedError: the agent is unknown, or not installed; says how to.
-        :raises RunnerError: it cannot be started, or not logged in.
+        :raises PluginError: the agent cannot be used. :raises ConfigError: its settings are wrong.
         """
         if not spec.agent:
             raise PluginValidationError(
                 "SubagentSpec.agent", "is missing: runner 'acp' needs the name of an agent"
             )
+        _settings(spec.agent, host)
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        """Have one turn with the agent that *spec* names.
+
+        :raises RunnerError: it cannot be started, or not logged in.
+        """
+        assert spec.agent is not None
         if not run.prompt.strip():
             raise PluginValidationError("SubagentSpec.task", "is blank: say what to do")
         settings = _settings(spec.agent, run.host)
