@@ -53,6 +53,11 @@ class Fake(gofer.Runner):
         await run.emit(gofer.Text(text="line\\n" * 1_000_000))
         return run.result()
 
+    async def print(self, spec, run):
+        print("NOISE")
+        await run.emit(gofer.Text(text="printed"))
+        return run.result()
+
     async def half(self, spec, run):
         await run.emit(gofer.Text(text="half of it"))
         raise RuntimeError("it broke")
@@ -695,3 +700,22 @@ def test_a_file_that_is_gone_can_lose_its_trust(here: Path) -> None:
     invoke("config", "trust")
     (here / "gofer.toml").unlink()
     assert "no longer trusted" in invoke("config", "untrust", "gofer.toml").stdout
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"), [("nope", "is unsupported"), ("goose", "not installed")]
+)
+def test_an_agent_that_cannot_be_used_is_a_start_that_failed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, agent: str, said: str
+) -> None:
+    monkeypatch.setenv("PATH", str(here))
+    done = gofer("run", "--agent", agent, "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_plugin_prints_is_no_part_of_the_result(site: Path, here: Path) -> None:
+    done = gofer("run", "--runner", "fake", "--json", "print")
+    assert json.loads(done.stdout)["summary"] == "printed"
+    assert "NOISE" in done.stderr
