@@ -148,6 +148,7 @@ class Child:
 
     async def emit(self, block: Block) -> Block:
         """Take a block that the runner observed through the hooks."""
+        self._check_alive()
         if not isinstance(block, BLOCK_TYPES):
             raise RunnerError(
                 f"runner {self.runner!r} emitted a {type(block).__name__}, which is no block"
@@ -165,6 +166,7 @@ class Child:
 
     def stream(self, request: Request, model: Model, errors: ErrorMode) -> TurnStream:
         """Make a model request inside this child."""
+        self._check_alive()
         self.final.next_response()
         self._host._bind(model)
         self._turn = self.new_turn()
@@ -178,6 +180,13 @@ class Child:
             on_block=self._saw,
             on_end=self._spent,
         )
+
+    def _check_alive(self) -> None:
+        if self._result is not None:
+            raise RunnerError(
+                f"child {self.id} has its result already: what its runner left running "
+                "must end with the run"
+            )
 
     def new_turn(self) -> Turn:
         """Return a new turn of this child's."""

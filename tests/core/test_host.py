@@ -331,6 +331,23 @@ async def test_a_blank_stop_reason_is_a_failure() -> None:
     assert result.error
 
 
+async def test_nothing_passes_the_hooks_after_the_end_of_a_child() -> None:
+    kept: list[Run] = []
+
+    async def keep(run: Run) -> SubagentResult:
+        kept.append(run)
+        return await say(run)
+
+    seen = Turns()
+    async with opened(Actor(keep=keep), seen) as host:
+        await host.run(task("keep"))
+        with pytest.raises(RunnerError, match="sub-0 has its result already"):
+            await kept[0].emit(Text(text="late"))
+        with pytest.raises(RunnerError, match="sub-0 has its result already"):
+            kept[0].stream(Request(), Scripted(Finish()))
+    assert [kind for kind, _ in seen.pairs] == ["request", "response"]
+
+
 async def test_a_child_that_has_not_begun_ends_too() -> None:
     with nothing_left(), anyio.fail_after(5):
         async with opened(Actor(hang=hang)) as host:
