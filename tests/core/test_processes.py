@@ -273,8 +273,9 @@ async def test_stderr_may_go_where_stdout_goes(supervisor: Supervisor) -> None:
 async def test_who_does_not_read_breaks_the_writer_not_the_loop(supervisor: Supervisor) -> None:
     async with shell(supervisor, "exec <&-; echo closed; sleep 60") as process:
         await lines(process, 1)
-        with pytest.raises(anyio.BrokenResourceError):
-            await process.send(b"x")
+        with pytest.raises(anyio.BrokenResourceError), anyio.fail_after(SECONDS):
+            while True:  # the supervisor may hold its end of the pipe a moment longer
+                await process.send(b"x")
 
 
 async def test_a_write_that_waits_ends_when_stdin_is_closed(supervisor: Supervisor) -> None:
@@ -681,7 +682,7 @@ async def test_many_starts_leak_nothing() -> None:
         await start_and_forget(supervisor)
         after = own.num_fds(), own.num_threads(), program.num_fds(), len(own.children())
     assert after[0] == before[0]
-    assert after[1] == before[1]
+    assert after[1] <= before[1]
     assert after[2] <= before[2] + 1
     assert after[3] == before[3]
 
