@@ -437,7 +437,7 @@ async def test_what_is_off_is_neither_offered_nor_done(tmp_path: Path, on: bool)
 async def test_files_outside_are_refused_also_where_meta_names_another(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "file").write_text("shared")
+    (tmp_path / "beside" / "file").write_text("beside")
     inside, outside = str(tmp_path / "root" / "a"), str(tmp_path / "b")
     steps = [
         {"request": "fs/write_text_file", "params": {"path": outside, "content": "x"}},
@@ -449,11 +449,11 @@ async def test_files_outside_are_refused_also_where_meta_names_another(tmp_path:
         {"tell": True, "id": "3"},
         {"request": "fs/write_text_file", "params": {"path": inside, "content": 3}},
         {"tell": True, "id": "4"},
-        {"request": "fs/read_text_file", "params": {"path": str(tmp_path / "shared" / "file")}},
+        {"request": "fs/read_text_file", "params": {"path": str(tmp_path / "beside" / "file")}},
         {"tell": True, "id": "5"},
     ]  # fmt: skip
     async with bench(
-        agents={"fake": settings(turn(*steps), fs=True, roots=["../shared"])}, cwd=tmp_path / "root"
+        agents={"fake": settings(turn(*steps), fs=True, roots=["../beside"])}, cwd=tmp_path / "root"
     ) as b:
         await b.run()
     answers = [told(block.text) for block in b.watcher.of(Text)]
@@ -461,7 +461,7 @@ async def test_files_outside_are_refused_also_where_meta_names_another(tmp_path:
     assert answers[1] == {"result": {}}
     assert answers[2]["error"]["message"] == "path must be a string"
     assert "content must be a string" in answers[3]["error"]["message"]
-    assert answers[4] == {"result": {"content": "shared"}}
+    assert answers[4] == {"result": {"content": "beside"}}
     assert "b" not in os.listdir(tmp_path)
 
 
