@@ -436,7 +436,7 @@ async def test_what_is_off_is_neither_offered_nor_done(tmp_path: Path, on: bool)
 
 async def test_files_outside_are_refused_also_where_meta_names_another(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    (tmp_path / "shared").mkdir()
+    (tmp_path / "beside").mkdir()
     (tmp_path / "beside" / "file").write_text("beside")
     inside, outside = str(tmp_path / "root" / "a"), str(tmp_path / "b")
     steps = [
