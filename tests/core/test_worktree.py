@@ -279,6 +279,11 @@ def path_is_a_dangling_link(repo: Path) -> WorktreeConfig:
     return WorktreeConfig(path="../w", branch="b")
 
 
+def path_where_nothing_may_be_made(repo: Path) -> WorktreeConfig:
+    # Not even by root.
+    return WorktreeConfig(path="/sys/kernel/gofer/w", branch="b")
+
+
 def path_below_a_file(repo: Path) -> WorktreeConfig:
     return WorktreeConfig(path="a.txt/x/w", branch="b")
 
@@ -341,6 +346,11 @@ def branch_is_locked(repo: Path) -> WorktreeConfig:
         (path_is_a_file, ["'../w' already exists", "worktree.path"]),
         (path_is_a_dangling_link, ["'../w' already exists", "worktree.path"]),
         (path_below_a_file, ["Not a directory", "worktree.path"]),
+        pytest.param(
+            path_where_nothing_may_be_made,
+            ["'/sys/kernel/gofer", "worktree.path"],
+            marks=pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="Linux's"),
+        ),
         (path_in_the_repository, ["'.git/w'", "in the repository's own directory"]),
         (path_among_the_registrations, ["in the repository's own directory"]),
         (path_linked_into_the_repository, ["in the repository's own directory"]),
