@@ -16,7 +16,10 @@ from gofer._config_sources import OTHER_VARIABLES, PREFIX
 from gofer_runners.llama_server import _weights
 
 # How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("gofer", deadline=None)
+# On CI the examples are the same each time: a failure there is one that the change brought.
+hypothesis.settings.register_profile(
+    "gofer", deadline=None, derandomize=os.environ.get("CI") == "true"
+)
 hypothesis.settings.load_profile("gofer")
 
 # Whoever starts the tests in the background may ignore these, and every process that a test
