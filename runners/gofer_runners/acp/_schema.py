@@ -47,7 +47,9 @@ Object = Annotated[dict[str, Any], BeforeValidator(_object)]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="ignore", alias_generator=to_camel, populate_by_name=True, protected_namespaces=()
+    )
 
 
 class _Implementation(_Message):
