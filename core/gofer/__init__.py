@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .messages import Message, Request, Response, Tool, Tools, Usage
     from .model import Finish, Model
-    from .runner import Run, Runner
+    from .runner import Capabilities, Run, Runner
     from .stream import TurnStream
     from .subagents import (
         SessionInfo,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentConfig",
     "Block",
+    "Capabilities",
     "Child",
     "Config",
     "ConfigError",
@@ -117,7 +118,7 @@ _HOMES = {
     ".host": ("Host",),
     ".messages": ("Message", "Request", "Response", "Tool", "Tools", "Usage"),
     ".model": ("Finish", "Model"),
-    ".runner": ("Run", "Runner"),
+    ".runner": ("Capabilities", "Run", "Runner"),
     ".stream": ("TurnStream",),
     ".subagents": (
         "SessionInfo",

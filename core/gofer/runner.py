@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +21,27 @@ if TYPE_CHECKING:
     from .children import Child
     from .host import Host
 
-__all__ = ["Run", "Runner"]
+__all__ = ["Capabilities", "Run", "Runner"]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a runner declares it can do; the conformance kit holds it to that.
+
+    :param streams: its text comes before its end, a long answer in more than one block.
+    :param cancels: it ends by itself within ``cancel_grace`` once ``run.cancel_requested`` is set.
+    :param resumes: ``spec.resume`` goes on with a session of its agent's.
+    :param cwd: it works in ``run.cwd``.
+    :param tool_scope: it keeps to ``spec.tool_scope``.
+    :param tools: it executes tools itself: its tool calls are seen, and each has its result.
+    """
+
+    streams: bool = False
+    cancels: bool = False
+    resumes: bool = False
+    cwd: bool = False
+    tool_scope: bool = False
+    tools: bool = False
 
 
 class Runner(ABC):
@@ -31,9 +52,11 @@ class Runner(ABC):
     own model requests and executes its own tools, and the runner tells of them with
     ``run.emit``; the host then brackets each run with one ``on_request`` and one
     ``on_response_complete``. A runner that makes its requests with ``run.stream`` says False.
+    ``capabilities`` is what it declares it can do.
     """
 
     name: ClassVar[str]
+    capabilities: ClassVar[Capabilities] = Capabilities()
     cancel_grace: float = 0.0
     observed: bool = True
 

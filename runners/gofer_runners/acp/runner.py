@@ -12,6 +12,7 @@ import anyio
 from pydantic import BaseModel, Field, ValidationError
 
 from gofer import (
+    Capabilities,
     ConfigError,
     Host,
     PluginNotSupportedError,
@@ -51,6 +52,7 @@ class AcpRunner(Runner):
     """
 
     name = "acp"
+    capabilities = Capabilities(streams=True, cancels=True, resumes=True, cwd=True, tools=True)
     observed = True
 
     class Config(BaseModel, extra="forbid"):

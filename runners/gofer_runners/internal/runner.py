@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gofer import (
+    Capabilities,
     Message,
     Model,
     PluginValidationError,
@@ -62,6 +63,9 @@ class InternalRunner(Runner):
     """
 
     name: ClassVar[str] = "internal"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        streams=True, cwd=True, tool_scope=True, tools=True
+    )
     observed = False
 
     class Config(BaseModel):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from gofer import (
+    Capabilities,
     ContextOverflowError,
     Host,
     Message,
@@ -54,6 +55,7 @@ class LlamaServerRunner(Runner):
     """
 
     name: ClassVar[str] = "llama-server"
+    capabilities: ClassVar[Capabilities] = Capabilities(streams=True)
     observed = False
 
     class Config(_Sampling):
