@@ -1,8 +1,8 @@
 """``gofer demo``: a parent delegates a question to a child, and collects its answer.
 
 Both speak with the words of a real model. On the embedded one, which is very small, each call of
-a tool is made certain: two worked examples show what to do, one tool is offered, the assistant's
-message is begun for it, and a stop string ends it. A larger model needs none of that.
+a tool is made certain: two worked examples show what to do, one tool is offered, and the call of
+it is begun (see :class:`PrefilledModel`). A larger model needs none of that.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gofer import (
     hookimpl,
 )
 
+from ._prefill import PrefilledModel
 from .plugin import SubagentPlugin
 
 __all__ = ["app"]
@@ -123,6 +124,8 @@ async def _demo(settings: dict[str, Any]) -> None:
         shown.small = _is_small(host)
         delegation: SubagentPlugin = host.plugin("delegation")
         model = host.model(_RUNNER)
+        if shown.small:
+            model = PrefilledModel(model)
         try:
             await _turns(host, model, delegation, shown)
         except ModelError as error:
@@ -183,9 +186,6 @@ async def _turn(
     request = Request(messages=list(conversation), tool_choice="required")
     request.extra = {"demo_tool": tool, "parallel_tool_calls": False}
     if shown.small:
-        begun = f'<tool_call>\n{{"name": "{tool}", "arguments": {{'
-        request.messages.append(Message("assistant", begun))
-        request.extra["stop"] = ["</tool_call>"]
         request.temperature, request.max_tokens = 0.0, 160
     async with host.stream(request, model) as stream:
         async for _ in stream:

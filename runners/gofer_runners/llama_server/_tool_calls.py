@@ -27,17 +27,14 @@ def parse_arguments(text: str) -> Any:
     """Return the value that *text* spells: ``{}`` for nothing, *text* itself if it is no JSON."""
     if not text.strip():
         return {}
-    # Where a request ends inside a call, llama-server leaves out the brace it already stood on.
-    for attempt in (text, "{" + text):
-        try:
-            return json.loads(attempt)
-        except (ValueError, RecursionError):
-            continue
-    return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 class _Call:
-    """One call: its pieces so far, and whether they make a whole JSON object."""
+    """One call: its pieces so far, and whether they make a whole JSON object or array."""
 
     __slots__ = (
         "_depth",
@@ -60,7 +57,7 @@ class _Call:
         self.whole = False
         self.given = False
         self._value: Any = None
-        self._depth = 0
+        self._depth: int | None = None
         self._in_string = False
         self._escaped = False
 
@@ -74,6 +71,13 @@ class _Call:
 
     def _scan(self, text: str) -> None:
         """Follow strings and brackets, so that the end is seen without parsing again and again."""
+        if self._depth is None:
+            text = text.lstrip()
+            if not text:
+                return
+            self._depth = 0 if text[0] in "{[" else -1
+        if self._depth < 0:  # neither object nor array: nothing in it tells where it ends
+            return
         start = 0
         if self._escaped and text:
             self._escaped = False
@@ -89,7 +93,9 @@ class _Call:
                 self._escaped = start > len(text)
             elif not self._in_string:
                 self._depth += 1 if token in "{[" else -1
-                self.whole = self._depth <= 0
+                self.whole = self._depth == 0
+                if self._depth < 0:
+                    return
 
     def block(self) -> ToolCall:
         text = "".join(self.texts)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from gofer import Host, Message, Request, SubagentSpec, Text, ToolCall, ToolResult, hookimpl
+from gofer_plugins.delegation._prefill import PrefilledModel
 from gofer_plugins.subagent_call import SubagentCallPlugin
 from gofer_runners.internal import InternalRunner
-from gofer_runners.llama_server import LlamaServerRunner
+from gofer_runners.llama_server import LlamaServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.model]
 
 
 class Force:
-    """Makes the first request of a child end inside a call of ``read_file``."""
+    """Makes the first answer of a child a call of ``read_file``."""
 
     name = "force"
 
@@ -49,17 +49,12 @@ class Force:
             ]
         request.messages[1:1] = examples
         request.tools = [tool for tool in request.tools if tool.name == "read_file"]
-        request.messages.append(
-            Message("assistant", '<tool_call>\n{"name": "read_file", "arguments": {')
-        )
-        request.extra["stop"], request.tool_choice = ["</tool_call>"], "required"
+        request.tool_choice = "required"
 
 
-def runners() -> list[Any]:
-    return [
-        InternalRunner(temperature=0, max_tokens=60),
-        LlamaServerRunner(slots=1, context=3072),
-    ]
+def internal() -> InternalRunner:
+    model = PrefilledModel(LlamaServer(slots=1, context=3072))
+    return InternalRunner(model, temperature=0, max_tokens=60)
 
 
 # Each on one event loop: a real model takes its time.
@@ -67,9 +62,8 @@ def runners() -> list[Any]:
 async def test_a_question_is_answered_through_subagent_call(
     embedded_model: Path, tmp_path: Path
 ) -> None:
-    plugins = [SubagentCallPlugin, *runners()]
     with anyio.fail_after(180):
-        async with Host(plugins, discover=False, cwd=tmp_path) as host:
+        async with Host([SubagentCallPlugin, internal()], discover=False, cwd=tmp_path) as host:
             result = await host.call_tool(
                 "subagent_call", {"input": "What is the capital of France?"}
             )
@@ -85,8 +79,7 @@ async def test_a_file_is_read_and_reported_on(embedded_model: Path, tmp_path: Pa
     (tmp_path / "notes.txt").write_text("The meeting is on Friday.\n")
     force = Force()
     with anyio.fail_after(180):
-        plugins = [force, *runners()]
-        async with Host(plugins, discover=False, cwd=tmp_path) as host:
+        async with Host([force, internal()], discover=False, cwd=tmp_path) as host:
             task = "Read notes.txt, and say what is in it."
             result = await host.run(SubagentSpec(task=task))
     assert [(found.output, found.is_error) for found in force.results] == [

@@ -82,16 +82,23 @@ def test_a_cut_recorded_stream_gives_the_beginning(name: str, length: int) -> No
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
-        ("native.toolcall-full.sse", [("spawn_subagent", ["task"])]),
-        ("smollm2.1-parent-spawn.sse", [("spawn_subagent", ["task"])]),
-        ("smollm2.3-parent-collect.sse", [("collect_subagent", ["id"])]),
+        (
+            "native.toolcall-full.sse",
+            [("spawn_subagent", {"task": "What is the largest moon of Saturn?"})],
+        ),
+        # Their requests ended inside the arguments, of which the server repeats nothing.
+        (
+            "smollm2.1-parent-spawn.sse",
+            [("spawn_subagent", '\n    "task": "What is the largest moon of Saturn?"}')],
+        ),
+        ("smollm2.3-parent-collect.sse", [("collect_subagent", '\n    "id": "sub-1"\n}')]),
         ("smollm2.2-child-text.sse", []),
     ],
 )
 def test_recorded_tool_calls(name: str, calls: list[Any]) -> None:
     blocks, assembler = read((FIXTURES / name).read_bytes())
     made = [block for block in blocks if isinstance(block, ToolCall)]
-    assert [(block.name, list(block.arguments)) for block in made] == calls
+    assert [(block.name, block.arguments) for block in made] == calls
     assert assembler.stop_reason == ("tool_use" if calls else "max_tokens")
     assert assembler.done
 
@@ -151,6 +158,15 @@ def test_frames_after_the_finish_are_not_dropped() -> None:
     )
     assert blocks == [F, ToolCall(id="y", name="g", arguments={}), Text(text="late")]
     assert assembler.usage == Usage(input_tokens=1)
+
+
+@pytest.mark.parametrize("text", ['"a": 1}', "a: 1", "{'a': 1}"])
+def test_arguments_that_are_no_json_stay_text_in_a_whole_message_too(text: str) -> None:
+    made = [ToolCall(id="x", name="f", arguments=text)]
+    calls = [call("f", text, id="x")]
+    assert frames(delta("tool_calls", tool_calls=calls))[0] == made
+    message = {"message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}
+    assert frames({"choices": [message]})[0] == made
 
 
 def test_a_call_cut_by_the_limit_keeps_its_text() -> None:

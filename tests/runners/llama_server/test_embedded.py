@@ -22,6 +22,7 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from gofer import ModelError
+from gofer_plugins.delegation._prefill import opening
 from gofer_runners.llama_server._embedded import EmbeddedServer, embedded_server
 
 pytestmark = pytest.mark.anyio
@@ -395,8 +396,7 @@ async def test_the_default_model_answers(embedded_model: Path) -> None:
     }
 
     def begun(name: str) -> dict[str, str]:
-        opening = f'<tool_call>\n{{"name": "{name}", "arguments": {{'
-        return {"role": "assistant", "content": opening}
+        return {"role": "assistant", "content": opening(name)}
 
     with anyio.fail_after(240):
         async with embedded_server() as server:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gofer import Finish, Host, Message, ModelError, Request, SubagentSpec, Text, Tool, ToolCall
+from gofer_plugins.delegation._prefill import PrefilledModel
 from gofer_runners.llama_server import LlamaServer, LlamaServerRunner
 from gofer_runners.llama_server._embedded import embedded_server
 
@@ -66,19 +67,11 @@ async def busy(base_url: str, key: str) -> bool:
 async def test_a_tool_call(embedded_model: Path) -> None:
     schema = {"type": "object", "properties": {"task": {"type": "string", "maxLength": 60}}}
     tool = Tool(name="spawn", input_schema={**schema, "required": ["task"]})
-    # The request ends inside the call, so that even a small model can only go on with it.
-    begun = '<tool_call>\n{"name": "spawn", "arguments": {'
-    asked = Request(
-        messages=[Message("user", "Have someone greet Ann."), Message("assistant", begun)],
-        tools=[tool],
-        tool_choice="required",
-        max_tokens=160,
-        temperature=0,
-        extra={"stop": ["</tool_call>"]},
-    )
+    asked = request("Have someone greet Ann.", tools=[tool], tool_choice="required", max_tokens=160)
     with anyio.fail_after(120):
         async with embedded_server(None, slots=1, context=1024) as server:
-            model = LlamaServer(server.base_url, api_key=server.api_key)
+            # Even so small a model calls a tool, where its call is begun for it.
+            model = PrefilledModel(LlamaServer(server.base_url, api_key=server.api_key))
             items = [item async for item in model.stream(asked)]
     calls = [item for item in items if isinstance(item, ToolCall)]
     assert calls

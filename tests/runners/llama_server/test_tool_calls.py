@@ -189,7 +189,9 @@ def test_a_cut_stream_leaves_whole_calls_and_names_the_others() -> None:
         ('{"a": ', '{"a": '),
         ("do it", "do it"),
         ("{'a': 1}", "{'a': 1}"),
-        ('"a": 1}', {"a": 1}),  # where a request ended inside the call
+        ('"a": 1}', '"a": 1}'),
+        ("}", "}"),
+        ("{}}", "{}}"),
         ("1" * 5000, "1" * 5000),
         ("[" * 100_000, "[" * 100_000),
     ],
@@ -236,6 +238,35 @@ def test_no_cut_of_the_arguments_makes_a_difference(
     assert [call.id for call in given_away] == [f"id-{n}" for n in range(len(arguments))]
     expected = [ToolCall(id="", name="", arguments=value).arguments for value in arguments]
     assert [call.arguments for call in given_away] == expected
+
+
+@given(
+    value=st.dictionaries(st.text(), JSON, max_size=3),
+    before=st.sampled_from(["", " \n", "do: "]),
+    cuts=st.lists(st.integers(0, 999)),
+)
+def test_arguments_without_their_first_brace_stay_the_text_that_came(
+    value: Any, before: str, cuts: list[int]
+) -> None:
+    text = before + json.dumps(value)[1:]
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
+    for one in (pieces, [text]):
+        calls = ToolCalls()
+        calls.add(piece("f", "", id="x", index=0))
+        for part in one:
+            calls.add(piece(None, part, index=0))
+            assert calls.settled() == [], "nothing tells that they are whole"
+        assert calls.rest() == [ToolCall(id="x", name="f", arguments=text)]
+
+
+def test_arguments_that_are_no_json_are_not_whole_where_the_stream_was_cut() -> None:
+    calls = ToolCalls()
+    calls.add(piece("f", '"a": {"b": 1}}', index=0))
+    calls.add(piece("g", '{"b": 2}', index=1))
+    whole, cut = calls.salvaged()
+    assert brief(whole) == TWO[1:]
+    assert cut == ["f"]
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
