@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 
-from . import agents as registry
 from ._cli_output import write
-from .agents import Found
-from .config import load_config
+
+if TYPE_CHECKING:
+    from .agents import Found
 
 __all__ = ["agents"]
 
@@ -25,9 +24,14 @@ def agents(
     ] = False,
 ) -> None:
     """List the agents: is each installed, in which version, and if not, how to install it."""
-    found = registry.find_all(load_config())
+    from .agents import find_all
+    from .config import load_config
+
+    found = find_all(load_config())
     told: dict[str, str] = {}
     if not no_version:
+        import anyio
+
         from ._versions import versions
 
         told = anyio.run(versions, found)

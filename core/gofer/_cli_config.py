@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import _trust
 from ._cli_output import write
 from ._config_sources import Source, dotted, project_file, read_file, user_file
-from ._masked import masked
-from .config import Config, check_values, load_config
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .config import Config
 
 __all__ = ["app"]
 
@@ -37,6 +38,9 @@ def config(
     """
     if context.invoked_subcommand is not None:
         return
+    from ._masked import masked
+    from .config import load_config
+
     loaded = load_config()
     values = masked((), loaded)
     if as_json:
@@ -57,6 +61,9 @@ def trust(path: PathArgument = None) -> None:
 
     Read it first. A change to the file ends the trust.
     """
+    from ._masked import masked
+    from .config import check_values
+
     source = _source(path)
     check_values(source)
     keys = _trust.needs_trust(source.data)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from enum import StrEnum
 from typing import TextIO
 
 from .errors import GoferError
 
-__all__ = ["Plain", "complain", "is_terminal", "note", "plain", "write"]
+__all__ = ["Format", "Plain", "complain", "is_terminal", "note", "plain", "write"]
 
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
 _ESCAPE = re.compile(
@@ -24,6 +25,14 @@ _UNFINISHED = re.compile(
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LONGEST = 4096
+
+
+class Format(StrEnum):
+    """What goes to stdout."""
+
+    text = "text"
+    json = "json"
+    quiet = "quiet"
 
 
 class Plain:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 
 from ._cli_commands import installed, load_command
 from ._cli_output import write
-from ._discovery import RUNNERS, PluginInfo, find
-from .config import load_config
 from .errors import GoferError, PluginNotSupportedError
-from .host import Host
+
+if TYPE_CHECKING:
+    from ._discovery import PluginInfo
 
 __all__ = ["plugins"]
 
@@ -30,6 +29,11 @@ def plugins(
     ] = False,
 ) -> None:
     """List the plugins, runners and commands that are installed here."""
+    import anyio
+
+    from ._discovery import find
+    from .config import load_config
+
     own: Any = getattr(context.find_root().command, "commands", ())
     commands = installed(own)
     if no_load:
@@ -53,6 +57,9 @@ def plugins(
 
 
 async def _loaded() -> list[PluginInfo]:
+    from ._discovery import RUNNERS
+    from .host import Host
+
     async with Host(strict=False) as host:
         infos = host.plugins
         for info in infos:

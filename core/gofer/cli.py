@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -39,6 +38,8 @@ class _Notes(logging.Handler):
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"gofer {version('gofer')}")
         raise typer.Exit
 

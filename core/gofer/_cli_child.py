@@ -1,0 +1,172 @@
+"""One child for the command line: its life, what is shown of it, and the signals that end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ._cli_output import Format, Plain, complain, is_terminal, note, write
+from .blocks import Text, ToolCall
+from .children import Child
+from .errors import GoferError
+from .final import FinalMessage
+from .hooks import hookimpl
+from .host import Host
+from .subagents import SubagentResult, SubagentSpec
+from .turn import StreamChunk
+
+__all__ = ["Job"]
+
+OK, FAILED = 0, 1
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_KNOWN_CALLS = 1024
+
+
+class Job:
+    """One child, who watches it, and the signals that end it."""
+
+    def __init__(
+        self, spec: SubagentSpec, settings: dict[str, Any], cwd: Path | None, output: Format
+    ) -> None:
+        self._spec, self._settings, self._cwd, self._format = spec, settings, cwd, output
+        talks = output is Format.text
+        self._watcher = _Watcher(
+            live=talks and is_terminal(sys.stdout), notes=talks and is_terminal(sys.stderr)
+        )
+        self._child: Child | None = None
+        self._signal: int | None = None
+        self._result: SubagentResult | None = None
+        self._error: GoferError | None = None
+
+    def main(self) -> int:
+        """Run the child, print what came of it, and return the exit code."""
+        # What a plugin or a runner prints is none of the result's.
+        with nullcontext() if self._watcher.live else redirect_stdout(sys.stderr):
+            anyio.run(self._run)
+        if self._error is not None and self._signal is None:
+            raise self._error
+        if self._result is not None:
+            self._print(self._result)
+        if self._signal is not None:
+            return 128 + self._signal
+        return OK if self._result is not None and self._result.exit_ok else FAILED
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            scope = anyio.CancelScope()
+            await tasks.start(self._heed_signals, scope)
+            with scope:
+                try:
+                    await self._work()
+                except GoferError as error:
+                    self._error = error
+            tasks.cancel_scope.cancel()
+
+    async def _work(self) -> None:
+        plugins = [self._watcher] if self._watcher.watches else []
+        async with Host(plugins, self._settings, cwd=self._cwd) as host:
+            self._child = await host.spawn(self._spec)
+            if self._signal is not None:
+                self._child.cancel()
+            self._result = await self._child.wait()
+
+    async def _heed_signals(
+        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
+    ) -> None:
+        # One that is ignored is so on purpose, as nohup and a shell's & do.
+        heeded = [
+            number
+            for number in (getattr(signal, name, None) for name in _SIGNALS)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN
+        ]
+        if not heeded or sys.platform == "win32":
+            task_status.started()
+            return
+        with anyio.open_signal_receiver(*heeded) as received:
+            task_status.started()
+            async for number in received:
+                if self._signal is not None:
+                    # The second one does not wait; what supervises the agents ends them.
+                    os._exit(128 + number)
+                self._signal = number
+                if self._watcher.notes:
+                    note("gofer: stopping the child; once more ends gofer at once")
+                if self._child is not None:
+                    self._child.cancel()
+                else:
+                    scope.cancel()
+
+    def _print(self, result: SubagentResult) -> None:
+        self._watcher.end_line()
+        if self._format is Format.json:
+            write(result.model_dump_json())
+        elif result.summary and not self._watcher.has_shown(result.summary):
+            write(result.summary)
+        if result.error and self._signal is None:
+            complain(result.error)
+        if self._watcher.notes:
+            if result.session is not None:
+                note(f"session: {result.session.id}")
+            if result.worktree is not None:
+                changed = len(result.worktree.changed_files)
+                note(f"worktree: {result.worktree.path}, changed files: {changed}")
+
+
+class _Watcher:
+    """Shows what the child says and does while it runs.
+
+    :param live: whether to write its text as it comes, to stdout.
+    :param notes: whether to tell of its tool calls, on stderr.
+    """
+
+    name = "gofer-run"
+
+    def __init__(self, *, live: bool, notes: bool) -> None:
+        self.live = live
+        self.notes = notes
+        self.watches = live or notes
+        self._plain = Plain()
+        self._final = FinalMessage()
+        self._at_start = True
+        self._message: str | None = None
+        self._calls: dict[str, None] = {}
+
+    @hookimpl(trylast=True)
+    def on_stream_chunk(self, chunk: StreamChunk) -> None:
+        block, turn = chunk.block, chunk.turn
+        if turn.subagent_id is None or turn.depth != turn.host.depth + 1:
+            return
+        if isinstance(block, Text) and self.live:
+            self._final.add(block)
+            if block.message_id != self._message:
+                self._message = block.message_id
+                self.end_line()
+            text = self._plain.feed(block.text)
+            if text:
+                write(text, end="")
+                self._at_start = text.endswith("\n")
+        elif isinstance(block, ToolCall):
+            self._final.add(block)
+            if self.notes and block.id not in self._calls:
+                self.end_line()
+                note("> " + " ".join((block.title or block.name or "tool").split()))
+                if len(self._calls) == _KNOWN_CALLS:
+                    del self._calls[next(iter(self._calls))]
+                self._calls[block.id] = None
+
+    def end_line(self) -> None:
+        """Go to a new line, if text was left in the middle of one."""
+        if not self._at_start:
+            write("")
+            self._at_start = True
+
+    def has_shown(self, summary: str) -> bool:
+        """Say whether *summary* is what was seen last."""
+        return self.live and self._final.text == summary
