@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ._cli_output import complain
-from ._discovery import Found, find
-from .config import load_config
 from .errors import ConfigError, GoferError, PluginError, PluginNotSupportedError
 
-__all__ = ["COMMANDS", "Group", "installed", "load_command"]
+if TYPE_CHECKING:
+    from ._discovery import Found
 
-COMMANDS = "gofer.commands"
+__all__ = ["Group", "installed", "load_command"]
 
 
 class Group(TyperGroup):
@@ -66,7 +65,7 @@ class _Added(TyperCommand):
         super().__init__(
             entry.info.name,
             callback=None,
-            help=f"Comes with {entry.info.distribution} {entry.info.version}.",
+            help=f"Comes with {_package(entry)}.",
             hidden=entry.info.status != "available",
             rich_help_panel="Commands of plugins",
         )
@@ -76,6 +75,8 @@ class _Added(TyperCommand):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """Load the command that is meant; it does the rest."""
+        from .config import load_config
+
         command = load_command(self._entry)
         # What is run must not depend on settings that could not be read.
         load_config()
@@ -87,11 +88,16 @@ def installed(own: Iterable[str] = ()) -> list[Found]:
 
     :param own: the names that are gofer's own.
     """
+    from ._discovery import COMMANDS, find
+    from .config import load_config
+
     try:
         config = load_config()
+        disable, allow = config.disable, config.allow
     except ConfigError:
-        return find(groups=(COMMANDS,), taken=own)
-    return find(config.disable, config.allow, groups=(COMMANDS,), taken=own)
+        disable, allow = [], None
+    found = find(disable, allow, groups=(COMMANDS,), taken=own)
+    return [entry for entry in found if entry.info.group == COMMANDS]
 
 
 def load_command(entry: Found) -> Any:
@@ -102,25 +108,33 @@ def load_command(entry: Found) -> Any:
     info = entry.info
     if info.status == "disabled":
         raise PluginNotSupportedError(f"the command {info.name!r} is disabled by the settings")
-    command = None
-    if info.status == "available":
-        try:
-            loaded = entry.point.load()
-            if not isinstance(loaded, typer.Typer):
-                raise TypeError(f"it is a {type(loaded).__name__} and no typer.Typer")
-            command = typer.main.get_command(loaded)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever a package does, SystemExit included
-            info.status = "failed"
-            info.error = f"loading {entry.point.value} raised {type(error).__name__}: {error}"
-            info.remedy = (
-                f"Reinstall or uninstall {info.distribution}, or set GOFER_DISABLE={info.name}"
-            )
+    command = _loaded(entry) if info.status == "available" else None
     if command is None:
         raise PluginNotSupportedError(
-            f"the command {info.name!r} of {info.distribution} {info.version} cannot be used: "
+            f"the command {info.name!r} of {_package(entry)} cannot be used: "
             f"{info.error}. {info.remedy}"
         )
     info.status = "loaded"
     return command
+
+
+def _loaded(entry: Found) -> Any:
+    from ._discovery import leave_out, load, told
+
+    loaded = load(entry)
+    if loaded is None:
+        return None
+    try:
+        if not isinstance(loaded, typer.Typer):
+            raise TypeError(f"it is a {type(loaded).__name__} and no typer.Typer")
+        return typer.main.get_command(loaded)
+    except Exception as error:
+        entry.fail(
+            f"{entry.value} is no command: {told(error)}",
+            f"Report it to the authors of {entry.info.distribution}, or {leave_out(entry)}",
+        )
+        return None
+
+
+def _package(entry: Found) -> str:
+    return f"{entry.info.distribution} {entry.info.version or ''}".rstrip()

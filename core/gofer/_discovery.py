@@ -6,30 +6,40 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import (
-    Distribution,
-    EntryPoint,
-    EntryPoints,
-    distributions,
-    entry_points,
-)
-from pathlib import Path
-from typing import Any, Literal, cast
+from importlib.metadata import EntryPoint
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from ._config_errors import with_key
+from ._installed import Declared, Fault, normal, read
 from ._registry import Rank
 from .config import Config
 from .errors import ConfigError
 
-__all__ = ["GROUPS", "Found", "PluginInfo", "configured", "find", "load"]
+__all__ = [
+    "COMMANDS",
+    "GROUPS",
+    "PLUGINS",
+    "RUNNERS",
+    "Found",
+    "PluginInfo",
+    "configured",
+    "find",
+    "kind_of",
+    "leave_out",
+    "load",
+    "told",
+]
 
 log = logging.getLogger("gofer")
 
-PLUGINS, RUNNERS = "gofer.plugins", "gofer.runners"
+PLUGINS, RUNNERS, COMMANDS = "gofer.plugins", "gofer.runners", "gofer.commands"
 GROUPS = (PLUGINS, RUNNERS)
+_KINDS = {PLUGINS: "plugin", RUNNERS: "runner", COMMANDS: "command", "": "package"}
 _BUILT_IN = "gofer"
+_REFERENCE = re.compile(r"[\w.]+\s*(:\s*[\w.]+\s*)?(\[.*\])?")
+_LONGEST = 1000
 
 Status = Literal["loaded", "available", "failed", "disabled", "set aside", "replaced"]
 
@@ -41,6 +51,7 @@ class PluginInfo:
     ``status``: ``loaded``; ``available`` (a runner, loaded at its first use); ``failed``;
     ``disabled`` (by the configuration); ``set aside`` (its name is taken); ``replaced`` (by an
     object given to the Host). For a broken one ``error`` says what and why, ``remedy`` what to do.
+    A package whose metadata is broken stands here too, with its own name and no ``group``.
     """
 
     name: str
@@ -55,10 +66,10 @@ class PluginInfo:
 
 @dataclass(slots=True)
 class Found:
-    """One entry point, with its standing."""
+    """One entry point, with its standing; ``value`` is what it points to."""
 
     info: PluginInfo
-    point: EntryPoint
+    value: str = ""
     built_in: bool = field(default=False)
 
     @property
@@ -66,11 +77,29 @@ class Found:
         """Built-ins come first, then the others by distribution and name."""
         return (0 if self.built_in else 1, self.info.distribution or "", self.info.name, 0)
 
-    def fail(self, error: str, remedy: str) -> None:
-        """Record why it is out, and log it once."""
-        self.info.status = "failed"
+    @property
+    def broken(self) -> bool:
+        """Whether something is wrong that strict mode refuses."""
+        return self.info.status in ("failed", "set aside")
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{kind_of(self.info)} {self.info.name!r}"
+
+    def fail(self, error: str, remedy: str, status: Status = "failed") -> None:
+        """Record why it is out."""
+        self.info.status = status
         self.info.error, self.info.remedy = error, remedy
-        log.warning("%s %r is set aside: %s. %s", self.info.group, self.info.name, error, remedy)
+
+    def tell(self) -> None:
+        """Log why it is out."""
+        log.warning("%s is set aside: %s. %s", self.title, self.info.error, self.info.remedy)
+
+
+def kind_of(info: PluginInfo) -> str:
+    """Return ``plugin``, ``runner``, ``command``, or ``package`` where its metadata is broken."""
+    return _KINDS[info.group]
 
 
 def find(
@@ -82,76 +111,54 @@ def find(
 ) -> list[Found]:
     """Return every entry point of *groups* that is installed, from metadata alone.
 
-    Names that are disabled or not allowed, and names that clash with another or with one that is
-    *taken*, are marked as such.
+    Names that are disabled or not allowed, and names that clash with another or, for a command,
+    with one that is *taken*, are marked as such. Packages whose metadata is broken come last.
     """
-    installed = _installed()
+    groups = tuple(groups)
     disabled = set(map(_normal, disable))
     allowed = None if allow is None else set(map(_normal, allow))
-    found: list[Found] = []
-    for group in groups:
-        known: set[tuple[str, str | None, str]] = set()
-        for point in installed.select(group=group):
-            distribution, version = (None, None) if point.dist is None else _identity(point.dist)
-            key = (point.name, distribution, point.value)
-            if key in known:
-                continue
-            known.add(key)
-            info = PluginInfo(
-                point.name,
-                group,
-                distribution,
-                version,
-                "available",
+    declared, faults = read(groups)
+    found = [_entry(one) for one in declared]
+    for entry, key in zip(found, (one.package.key for one in declared), strict=True):
+        names = {entry.info.name, f"{key}:{entry.info.name}"}
+        if names & disabled:
+            entry.info.status = "disabled"
+        elif allowed is not None and not entry.built_in and not names & allowed:
+            name = entry.info.name
+            entry.fail(
+                "it is not in the allow-list",
+                f"add {name!r} to allow in [tool.gofer] to use it",
+                "disabled",
             )
-            entry = Found(info, point, distribution == _BUILT_IN)
-            names = {point.name, _normal(f"{distribution}:{point.name}")}
-            if names & disabled:
-                info.status = "disabled"
-            elif allowed is not None and not entry.built_in and not names & allowed:
-                info.status = "disabled"
-                info.error = "it is not in the allow-list"
-                info.remedy = f"add {point.name!r} to allow in [tool.gofer] to use it"
-            found.append(entry)
     _settle_clashes(found, set(taken))
-    return sorted(found, key=lambda entry: (entry.info.group, entry.rank))
+    found.sort(key=lambda entry: (entry.info.group, entry.rank))
+    return found + [_broken(fault, disabled, allowed) for fault in faults]
 
 
-def _installed() -> EntryPoints:
-    try:
-        return cast("EntryPoints", entry_points())
-    except Exception:
-        pass  # of one package, and it hides all the others: read each alone
-    known: set[str] = set()
-    points: list[EntryPoint] = []
-    for dist in distributions():
-        name, _ = _identity(dist)
-        if _normal(f"{name}:") in known:
-            continue
-        known.add(_normal(f"{name}:"))
-        try:
-            points.extend(dist.entry_points)
-        except Exception as error:
-            log.warning(
-                "the entry points of %s cannot be read (%s: %s): reinstall or uninstall it",
-                name, type(error).__name__, error,
-            )  # fmt: skip
-    return EntryPoints(points)
+def _entry(one: Declared) -> Found:
+    package = one.package
+    info = PluginInfo(one.name, one.group, package.name, package.version, "available")
+    return Found(info, one.value, package.key == _BUILT_IN)
 
 
-def _identity(dist: Distribution) -> tuple[str, str | None]:
-    try:
-        name, version = dist.name, dist.version
-    except Exception:  # its metadata is not there, or is no text
-        name = version = None  # type: ignore[assignment]
-    # Then its folder says it: name-version.dist-info
-    return name or Path(str(getattr(dist, "_path", "unknown"))).name.partition("-")[0], version
+def _broken(fault: Fault, disabled: set[str], allowed: set[str] | None) -> Found:
+    package = fault.package
+    entry = Found(PluginInfo(package.name, "", package.name, package.version, "failed"))
+    names = {package.name, package.key, f"{package.key}:{package.name}"}
+    wanted = allowed is None or any(
+        one in names or one.startswith(f"{package.key}:") for one in allowed
+    )
+    if names & disabled or not wanted:
+        entry.info.status = "disabled"
+    else:
+        entry.fail(fault.error, f"{fault.remedy}; or {leave_out(entry)}")
+    return entry
 
 
 def _normal(entry: str) -> str:
     """Return *entry* with its distribution, if it names one, as package indexes compare them."""
     distribution, colon, name = entry.rpartition(":")
-    return re.sub(r"[-_.]+", "-", distribution).lower() + colon + name
+    return normal(distribution) + colon + name
 
 
 def _settle_clashes(found: list[Found], taken: set[str]) -> None:
@@ -159,40 +166,79 @@ def _settle_clashes(found: list[Found], taken: set[str]) -> None:
     for entry in found:
         if entry.info.status == "available":
             claims.setdefault((entry.info.group, entry.info.name), []).append(entry)
-    for (_, name), rivals in claims.items():
-        ours = name in taken or any(entry.built_in for entry in rivals)
-        if len(rivals) == 1 and name not in taken:
+    for (group, name), rivals in claims.items():
+        ours = (group == COMMANDS and name in taken) or any(entry.built_in for entry in rivals)
+        if len(rivals) == 1 and not (ours and not rivals[0].built_in):
             continue
         for entry in rivals:
-            if entry.built_in:
-                continue
-            others = {str(other.info.distribution) for other in rivals if other is not entry}
-            entry.fail(
-                f"the name {name!r} is gofer's own"
-                if ours
-                else f"the name {name!r} is claimed by {', '.join(sorted(others))} too",
-                f"{name!r} stays with gofer; rename this one's entry point"
-                if ours
-                else f"disable one of them: disable = [{f'{entry.info.distribution}:{name}'!r}]",
-            )
-            entry.info.status = "set aside"
+            if not entry.built_in:
+                _set_aside(entry, [other for other in rivals if other is not entry], ours)
+
+
+def _set_aside(entry: Found, rivals: list[Found], ours: bool) -> None:
+    name, mine = entry.info.name, str(entry.info.distribution)
+    others = sorted({str(other.info.distribution) for other in rivals} - {mine})
+    if ours:
+        error = f"the name {name!r} is gofer's own"
+        remedy = f"{name!r} stays with gofer; rename this one's entry point"
+    elif others:
+        error = f"the name {name!r} is claimed by {', '.join(others)} too"
+        remedy = f"disable one of them: disable = [{f'{mine}:{name}'!r}]"
+    else:
+        error = f"{mine} claims the name {name!r} twice, for {_values(entry, rivals)}"
+        remedy = f"Reinstall or uninstall {mine}, or {leave_out(entry)}"
+    entry.fail(error, remedy, "set aside")
+
+
+def _values(entry: Found, rivals: list[Found]) -> str:
+    return " and ".join(sorted({entry.value, *(other.value for other in rivals)}))
+
+
+def leave_out(entry: Found) -> str:
+    """Say how a user does without it."""
+    name = entry.info.name
+    return f"leave it out: disable = [{name!r}] in [tool.gofer], or GOFER_DISABLE={name}"
+
+
+def told(error: BaseException) -> str:
+    """Return what an exception says, with its type, in a bounded text, whatever its class does."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    said = f"{kind}: {text}" if text else kind
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
 
 
 def load(entry: Found) -> Any:
-    """Return the object that *entry* points to; None, with the reason recorded, if it fails."""
-    info = entry.info
-    remedy = (
-        f"Reinstall or uninstall {info.distribution}, or leave it out: "
-        f"disable = [{info.name!r}] in [tool.gofer], or GOFER_DISABLE={info.name}"
-    )
+    """Import what *entry* points to; None, with the reason recorded, if that fails."""
+    info, value = entry.info, entry.value
+    remedy = f"Reinstall or uninstall {info.distribution}, or {leave_out(entry)}"
+    if not _REFERENCE.fullmatch(value):
+        entry.fail(f"its entry point says {value!r:.100}, which is no module:attribute", remedy)
+        return None
     try:
-        loaded = entry.point.load()
+        loaded = EntryPoint(info.name, value, info.group).load()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        entry.fail(f"loading {entry.point.value} raised {type(error).__name__}: {error}", remedy)
+    except BaseException as error:  # whatever a package does, SystemExit included
+        log.debug("loading %s", value, exc_info=error)
+        entry.fail(f"loading {value} raised {told(error)}", f"{_hint(error, value)}{remedy}")
         return None
+    if loaded is None:
+        entry.fail(f"{value} is None", remedy)
     return loaded
+
+
+def _hint(error: BaseException, value: str) -> str:
+    """Say what may be behind an import that failed."""
+    module = value.partition(":")[0].partition("[")[0].strip()
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    if module == error.name or module.startswith(f"{error.name}."):
+        return "Its module is gone: the package was removed, moved, or installed in part. "
+    return f"It needs {error.name.partition('.')[0]!r}, which is not installed. "
 
 
 def configured(

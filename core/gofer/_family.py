@@ -147,8 +147,7 @@ class Family:
             return self.host.runner(name)
         except PluginNotSupportedError:
             # A plugin may take a run by the hook alone, without being a Runner.
-            hooks = self.registry.manager.hook.run_subagent.get_hookimpls()
-            if any(not isinstance(hook.plugin, Runner) and not hook.wrapper for hook in hooks):
+            if self.registry.takes_runs:
                 return None
             raise
 

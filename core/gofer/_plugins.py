@@ -6,7 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from ._discovery import PLUGINS, RUNNERS, Found, PluginInfo, configured, find, load
+from ._discovery import (
+    PLUGINS,
+    RUNNERS,
+    Found,
+    PluginInfo,
+    configured,
+    find,
+    leave_out,
+    load,
+    told,
+)
 from ._registry import Registry, name_of
 from .config import Config
 from .errors import ConfigError, PluginError, PluginNotSupportedError, PluginValidationError
@@ -63,12 +73,15 @@ class Plugins:
         for entry in self._found:
             if (entry.info.group, entry.info.name) in replaced:
                 entry.info.status, entry.info.error, entry.info.remedy = "replaced", None, None
-        self._check_strictly()
+        for entry in self._found:
+            if entry.broken:
+                self._out(entry)
         # pluggy calls the newest first, so the last in our order is registered first.
         positions = list(enumerate(zip(objects, names, strict=True)))
         for position, (plugin, name) in reversed(positions):
-            hooks = self._registry.add(plugin, name, (_GIVEN, "", "", position))
-            group = RUNNERS if isinstance(plugin, Runner) else PLUGINS
+            runner = isinstance(plugin, Runner)
+            hooks = self._registry.add(plugin, name, (_GIVEN, "", "", position), runner=runner)
+            group = RUNNERS if runner else PLUGINS
             self._objects[group, name] = plugin
             self._given.insert(0, PluginInfo(name, group, None, None, "loaded", hooks=hooks))
             self._bind(plugin)
@@ -85,7 +98,6 @@ class Plugins:
         known = self._objects.get((group, name))
         if known is not None:
             return known
-        kind = "runner" if group == RUNNERS else "plugin"
         entries = [
             entry for entry in self._found if entry.info.group == group and entry.info.name == name
         ]
@@ -95,16 +107,13 @@ class Plugins:
                 known = self._objects.get((group, name))
                 if known is not None:
                     return known
-        for entry in entries:
-            if entry.info.status == "disabled":
-                why = entry.info.error or "it is disabled in the configuration"
-            elif entry.info.error:
-                why = f"{entry.info.error}. {entry.info.remedy}"
-            else:
-                continue
-            raise PluginNotSupportedError(f"{kind} {name!r} cannot be used: {why}")
+        for entry in sorted(entries, key=lambda entry: not entry.broken):
+            raise PluginNotSupportedError(f"{entry.title} cannot be used: {_why(entry.info)}")
+        kind = "runner" if group == RUNNERS else "plugin"
         installed = ", ".join(sorted(self.names(group))) or "none"
-        raise PluginNotSupportedError(f"there is no {kind} {name!r}; installed: {installed}")
+        unreadable = [i.name for i in self.infos if not i.group and i.status == "failed"]
+        more = f"; {', '.join(unreadable)} cannot be read, see gofer plugins" if unreadable else ""
+        raise PluginNotSupportedError(f"there is no {kind} {name!r}; installed: {installed}{more}")
 
     def names(self, group: str) -> set[str]:
         """Return the names that can be used, loaded or not."""
@@ -137,11 +146,16 @@ class Plugins:
             taken.add((isinstance(plugin, Runner), name))
         return names
 
+    def take(self, entry: Found) -> None:
+        """Load one entry point, whatever it is: for who wants to know whether it works."""
+        self._found.append(entry)
+        self._load(entry)
+
     def _load(self, entry: Found) -> None:
         info = entry.info
         loaded = load(entry)
         if loaded is None:
-            self._check_strictly()
+            self._out(entry)
             return
         table: Table = "runners" if info.group == RUNNERS else "plugins"
         try:
@@ -150,45 +164,64 @@ class Plugins:
                 if isinstance(loaded, type)
                 else loaded
             )
-            if info.group == RUNNERS:
-                self._check_runner(plugin, info.name)
+            _check_kind(plugin, info)
             # Bound first: what fails to bind must not stay among the hooks.
             self._bind(plugin)
-            info.hooks = self._registry.add(plugin, info.name, entry.rank)
-        except (ConfigError, KeyboardInterrupt):
+            runner = info.group == RUNNERS
+            info.hooks = self._registry.add(plugin, info.name, entry.rank, runner=runner)
+        except KeyboardInterrupt:
             raise
+        except ConfigError as error:
+            if info.name in getattr(self._config, table):
+                raise  # the user's mistake; to be installed is none
+            entry.fail(
+                f"it needs settings: {error}",
+                f"Write them into [tool.gofer.{table}.{info.name}], or {leave_out(entry)}",
+            )
         except PluginValidationError as error:
-            entry.fail(
-                str(error), f"Report it to the authors of {info.distribution}, or disable it"
-            )
+            entry.fail(str(error), _report(entry))
         except BaseException as error:
-            entry.fail(
-                f"setting it up raised {type(error).__name__}: {error}",
-                f"Report it to the authors of {info.distribution}, or disable it",
-            )
+            log.debug("setting up %s", entry.value, exc_info=error)
+            entry.fail(f"setting it up raised {told(error)}", _report(entry))
         else:
             info.status = "loaded"
             self._objects[info.group, info.name] = plugin
             return
-        self._check_strictly()
+        self._out(entry)
 
-    def _check_runner(self, plugin: object, name: str) -> None:
-        if not isinstance(plugin, Runner):
-            raise PluginValidationError(
-                f"runner {name}", f"{plugin!r:.100} is no gofer.Runner: subclass it"
+    def _out(self, entry: Found) -> None:
+        """Tell of a broken one, once; in strict mode as an error."""
+        if self._strict:
+            raise PluginError(
+                f"{entry.title}: {entry.info.error}. {entry.info.remedy} (strict mode)"
             )
-        if plugin.name != name:
-            raise PluginValidationError(
-                f"runner {name}",
-                f"its class says name = {plugin.name!r}: both names must be the same",
-            )
+        entry.tell()
 
-    def _check_strictly(self) -> None:
-        if not self._strict:
-            return
-        for entry in self._found:
-            if entry.info.status in ("failed", "set aside"):
-                raise PluginError(
-                    f"{entry.info.group} {entry.info.name!r}: {entry.info.error}. "
-                    f"{entry.info.remedy} (strict mode)"
-                )
+
+def _check_kind(plugin: object, info: PluginInfo) -> None:
+    if info.group != RUNNERS:
+        if isinstance(plugin, Runner):
+            raise PluginValidationError(
+                f"plugin {info.name}",
+                "is a gofer.Runner: its entry point belongs into the group gofer.runners alone",
+            )
+        return
+    if not isinstance(plugin, Runner):
+        raise PluginValidationError(
+            f"runner {info.name}", f"{plugin!r:.100} is no gofer.Runner: subclass it"
+        )
+    if plugin.name != info.name:
+        raise PluginValidationError(
+            f"runner {info.name}",
+            f"its class says name = {plugin.name!r}: both names must be the same",
+        )
+
+
+def _report(entry: Found) -> str:
+    return f"Report it to the authors of {entry.info.distribution}, or {leave_out(entry)}"
+
+
+def _why(info: PluginInfo) -> str:
+    if info.error:
+        return f"{info.error}. {info.remedy}"
+    return "it is disabled in the configuration"

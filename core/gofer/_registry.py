@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MemberDescriptorType, ModuleType
 from typing import Any
@@ -49,6 +49,8 @@ class Implementation:
     hook: str
     function: Callable[..., Any]
     options: dict[str, Any]
+    takes: bool
+    """Whether it takes the hook's argument; it may leave it out."""
 
 
 def check(plugin: object) -> list[Implementation]:
@@ -81,8 +83,8 @@ def check(plugin: object) -> list[Implementation]:
             raise PluginValidationError(
                 where, f"{hook!r} is no hook of gofer; the hooks are {', '.join(HOOKS)}"
             )
-        _check_function(where, hook, function, options)
-        found.append(Implementation(attribute, hook, function, options))
+        takes = _check_function(where, hook, function, options)
+        found.append(Implementation(attribute, hook, function, options, takes))
     if not found:
         raise PluginValidationError(
             _described(plugin),
@@ -93,8 +95,10 @@ def check(plugin: object) -> list[Implementation]:
 
 def _check_function(
     where: str, hook: str, function: Callable[..., Any], options: dict[str, Any]
-) -> None:
+) -> bool:
+    """Check one implementation; return whether it takes an argument of the hook."""
     allowed = HOOKS[hook]
+    takes = False
     wraps = options.get("wrapper") or options.get("hookwrapper")
     if hook in _SEQUENTIAL:
         if wraps:
@@ -119,6 +123,7 @@ def _check_function(
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and (
                 parameter.default is parameter.empty
             ):
+                takes = True
                 continue
             reason = f"parameter {parameter.name!r} must be ordinary and without a default"
         elif parameter.default is not parameter.empty:
@@ -127,6 +132,7 @@ def _check_function(
             shown = parameter.replace(annotation=parameter.empty)
             reason = f"parameter {str(shown)!r} is unknown"
         raise PluginValidationError(where, f"{reason}; the hook is {hook}({signature})")
+    return takes
 
 
 _DESCRIPTORS = (classmethod, staticmethod, functools.partialmethod, MemberDescriptorType)
@@ -158,10 +164,21 @@ def _described(plugin: object) -> str:
 class _Manager(pluggy.PluginManager):
     """Takes what :func:`check` found, however a version of pluggy itself would look for it."""
 
-    marked: Mapping[str, dict[str, Any]] = {}
-
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        return self.marked.get(name)
+        return plugin.marked.get(name) if isinstance(plugin, _Part) else None
+
+
+class _Part:
+    """What pluggy gets of a plugin: its implementations of ``run_subagent``.
+
+    pluggy compares plugins, and shows them in its errors: theirs could say or raise anything.
+    """
+
+    def __init__(self, name: str, found: list[Implementation]) -> None:
+        self.name = name
+        self.marked = {made.attribute: made.options for made in found}
+        for made in found:
+            setattr(self, made.attribute, made.function)
 
 
 class Registry:
@@ -170,35 +187,41 @@ class Registry:
     def __init__(self) -> None:
         self.manager = _Manager(PROJECT)
         self.manager.add_hookspecs(HookSpecs)
+        self._plugins: dict[int, object] = {}
         self._ranked: dict[str, list[tuple[int, Rank, Hook]]] = {hook: [] for hook in _SEQUENTIAL}
         self.on_request: tuple[Hook, ...] = ()
         self.on_stream_chunk: tuple[Hook, ...] = ()
         self.on_response_complete: tuple[Hook, ...] = ()
+        self.takes_runs = False
+        """Whether a plugin that is no runner may take a run."""
 
-    def add(self, plugin: object, name: str, rank: Rank) -> tuple[str, ...]:
+    def add(
+        self, plugin: object, name: str, rank: Rank, *, runner: bool = False
+    ) -> tuple[str, ...]:
         """Register *plugin*, and return the hooks it implements.
 
         :raises PluginValidationError: see :func:`check`; nothing is registered then.
         """
         found = check(plugin)
-        # pluggy calls the newest first; a Host registers its plugins from the last to the first.
-        self.manager.marked = {
-            made.attribute: made.options for made in found if made.hook not in _SEQUENTIAL
-        }
-        try:
-            # A plugin and a runner may share a name, and pluggy knows one kind only.
-            self.manager.register(plugin, f"{len(self.manager.get_plugins())} {name}")
-        except ValueError:
+        if id(plugin) in self._plugins:
             raise PluginValidationError(
-                _described(plugin), "is registered already, or equals one that is: leave one out"
-            ) from None
+                _described(plugin), "is registered already, under another name: leave one out"
+            )
+        runs = [made for made in found if made.hook not in _SEQUENTIAL]
+        if runs:
+            # pluggy calls the newest first; a Host registers its plugins from the last to the
+            # first. A plugin and a runner may share a name, and pluggy knows one kind only.
+            self.manager.register(_Part(name, runs), f"{len(self._plugins)} {name}")
+            wrap = ("wrapper", "hookwrapper")
+            alone = any(not any(map(made.options.get, wrap)) for made in runs)
+            self.takes_runs |= alone and not runner
+        self._plugins[id(plugin)] = plugin
         for made in found:
             hook, function, options = made.hook, made.function, made.options
             if hook not in _SEQUENTIAL:
                 continue
             priority = -1 if options.get("tryfirst") else 1 if options.get("trylast") else 0
-            takes = any(p in HOOKS[hook] for p in inspect.signature(function).parameters)
-            call = function if takes else _without_argument(function)
+            call = function if made.takes else _without_argument(function)
             entries = self._ranked[hook]
             entries.append((priority, rank, Hook(name, call)))
             entries.sort(key=lambda entry: entry[:2])

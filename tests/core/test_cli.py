@@ -595,14 +595,14 @@ def test_plugins_as_text_and_without_loading(site: Path, here: Path) -> None:
     done = gofer("plugins")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines[0] == ["name", "group", "distribution", "version", "status"]
-    assert ["fake", "gofer.runners", "faker", "1.5", "loaded"] in lines
-    position = lines.index(["stale", "gofer.runners", "stale", "1.5", "failed"])
-    assert "gone" in lines[position + 1][-1]
+    assert lines[0] == ["name", "kind", "package", "version", "state", "hooks"]
+    assert ["fake", "runner", "faker", "1.5", "loaded", "run_subagent"] in lines
+    position = lines.index(["stale", "runner", "stale", "1.5", "failed"])
+    assert "'gone'" in lines[position + 1]
     unloaded = gofer("plugins", "--no-load", GOFER_DISABLE="fake").stdout
     rows = [line.split() for line in unloaded.splitlines()]
-    assert ["stale", "gofer.runners", "stale", "1.5", "available"] in rows
-    assert ["fake", "gofer.runners", "faker", "1.5", "disabled"] in rows
+    assert ["stale", "runner", "stale", "1.5", "available"] in rows
+    assert ["fake", "runner", "faker", "1.5", "disabled"] in rows
 
 
 def test_plugins_tells_of_what_strict_mode_refuses(site: Path, here: Path) -> None:
