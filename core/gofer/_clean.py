@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from . import _pydantic as _pydantic
+
 __all__ = ["JsonValue", "Lazy", "Str", "clean_json", "clean_text"]
 
 LEVELS = 100

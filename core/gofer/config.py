@@ -24,6 +24,7 @@ from pydantic import (
     ValidationError,
 )
 
+from . import _pydantic as _pydantic
 from . import _trust
 from ._config_errors import config_error
 from ._config_sources import (
