@@ -28,7 +28,7 @@ from gofer import (
     hookimpl,
 )
 from pydantic_ai import Agent, ModelRetry, RunContext
-from pydantic_ai.exceptions import ContentFilterError, ModelHTTPError, OutputTokenLimitExceeded
+from pydantic_ai.exceptions import ContentFilterError, IncompleteToolCall, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
@@ -287,7 +287,7 @@ async def test_failures_say_what_went_wrong() -> None:
     for error, stop_reason, words in (
         (ModelHTTPError(503, "m", {"why": "busy"}), "error", "503"),
         (ContentFilterError("not this"), "refusal", "not this"),
-        (OutputTokenLimitExceeded("too long"), "max_tokens", "too long"),
+        (IncompleteToolCall("too long"), "max_tokens", "too long"),
         (ZeroDivisionError("a bug"), "error", "ZeroDivisionError: a bug"),
     ):
         result = await ask(fails(error))

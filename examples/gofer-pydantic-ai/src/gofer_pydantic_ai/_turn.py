@@ -15,9 +15,9 @@ from pydantic_ai.agent import AbstractAgent, AgentRunEvents
 from pydantic_ai.exceptions import (
     AgentRunError,
     ContentFilterError,
+    IncompleteToolCall,
     ModelContextWindowExceededError,
     ModelHTTPError,
-    OutputTokenLimitExceeded,
     RunCancelled,
     UsageLimitExceeded,
     UserError,
@@ -130,7 +130,7 @@ class Turn:
                 self.messages = failure.all_messages()
             case UsageLimitExceeded():
                 self._stop_reason = "max_turn_requests"
-            case OutputTokenLimitExceeded() | ModelContextWindowExceededError():
+            case IncompleteToolCall() | ModelContextWindowExceededError():
                 self._stop_reason = "max_tokens"
             case ContentFilterError():
                 self._stop_reason = "refusal"
