@@ -25,7 +25,14 @@ class Tier(StrEnum):
 
 
 class Broken(AssertionError):
-    """The runner broke the rule; the message says how."""
+    """The runner broke the rule; the message says how, ``case`` for what."""
+
+    case: str | None = None
+
+    def of_case(self, case: str) -> Broken:
+        """Say for which case, unless it is said; returns itself."""
+        self.case = self.case or case
+        return self
 
 
 class NotChecked(Exception):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ..config import Config
 from ..runner import Capabilities, Runner
 from ..subagents import SubagentSpec
 
@@ -36,6 +37,9 @@ class Subject(ABC):
     leeway: ClassVar[float] = 2.0
     """Seconds within which a run that is cancelled, and has no grace left, must have ended."""
 
+    discover: ClassVar[bool] = False
+    """Whether its Host has what is installed too, or only the runner and :meth:`plugins`."""
+
     @abstractmethod
     def make_runner(self) -> Runner:
         """Return a new runner."""
@@ -44,7 +48,7 @@ class Subject(ABC):
         """Return what else its Host must have: a runner whose model it uses, for example."""
         return ()
 
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Mapping[str, Any] | Config:
         """Return the settings of its Host: its agents, for example."""
         return {}
 
