@@ -57,7 +57,7 @@ def normal(name: str) -> str:
 
 def read(groups: Collection[str]) -> tuple[list[Declared], list[Fault]]:
     """Return every entry point of *groups*, and what is wrong with the metadata of packages."""
-    declared: list[Declared] = []
+    declared: dict[tuple[str, str, str, str], Declared] = {}
     faults: list[Fault] = []
     known: dict[str, list[_Metadata]] = {}
     for dist in _distributions():
@@ -77,10 +77,13 @@ def read(groups: Collection[str]) -> tuple[list[Declared], list[Fault]]:
             faults.append(_unreadable(found.package, lost))
         if entries:
             package = found.package
-            declared += [Declared(*entry, package) for entry in entries]
-    ours = {entry.package.key for entry in declared}
+            if len(others) > 1:
+                package = Package(package.key, package.name, None)
+            for entry in entries:
+                declared[found.key, *entry] = Declared(*entry, package)
+    ours = {key for key, *_ in declared}
     faults += [_doubled(found) for key, found in known.items() if len(found) > 1 and key in ours]
-    return declared, faults
+    return list(declared.values()), faults
 
 
 def _distributions() -> Iterator[Distribution]:

@@ -175,8 +175,9 @@ class Plugins:
             if info.name in getattr(self._config, table):
                 raise  # the user's mistake; to be installed is none
             entry.fail(
-                f"it needs settings: {error}",
-                f"Write them into [tool.gofer.{table}.{info.name}], or {leave_out(entry)}",
+                f"it needs settings: {str(error).removeprefix('default: ')}",
+                f"{info.distribution} wants them in [tool.gofer.{table}.{info.name}]: write them, "
+                f"or {leave_out(entry)}",
             )
         except PluginValidationError as error:
             entry.fail(str(error), _report(entry))

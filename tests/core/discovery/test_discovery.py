@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
+import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from textwrap import dedent
 from typing import Any
 
-import anyio
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gofer import (
     ConfigError,
-    Finish,
     Host,
     Message,
     PluginError,
-    PluginInfo,
     PluginNotSupportedError,
     Request,
     Run,
@@ -32,138 +25,9 @@ from gofer import (
     hookimpl,
 )
 
+from .sites import BROKEN, PLUGIN, REASONS, RUNNER, Site, info, marks
+
 pytestmark = pytest.mark.anyio
-
-PLUGIN = """
-    from gofer import Message, hookimpl
-
-    class Plugin:
-        @hookimpl
-        def on_request(self, request):
-            request.messages.append(Message("system", "{label}"))
-"""
-
-RUNNER = """
-    from gofer import Runner
-
-    class Plugin(Runner):
-        name = "{name}"
-
-        async def run(self, spec, run):
-            return run.result("by {label}")
-"""
-
-BROKEN = {
-    "import raises": "raise ImportError('no libfoo')",
-    "exits": "raise SystemExit('not licensed')",
-    "syntax": "def broken(:",
-    "constructor": "class Plugin:\n    def __init__(self): raise KeyError('HOME')",
-    "needs arguments": "class Plugin:\n    def __init__(self, required): pass",
-    "no attribute": "class Other: pass",
-    "no hook": "class Plugin: pass",
-    "no hook at all": "Plugin = 7",
-    "unmarked": "class Plugin:\n    def on_request(self, request): pass",
-    "signature": (
-        "from gofer import hookimpl\n"
-        "class Plugin:\n"
-        "    @hookimpl\n"
-        "    def on_request(self, req): pass"
-    ),
-    "bind": (
-        "from gofer import Message, hookimpl\n"
-        "class Plugin:\n"
-        "    @hookimpl\n"
-        "    def on_request(self, request): request.messages.append(Message('system', 'ghost'))\n"
-        "    def bind(self, host): raise OSError('no socket')"
-    ),
-}
-
-REASONS = {
-    "import raises": "raised ImportError: no libfoo",
-    "exits": "raised SystemExit: not licensed",
-    "syntax": "raised SyntaxError",
-    "constructor": "setting it up raised KeyError: 'HOME'",
-    "needs arguments": "setting it up raised TypeError",
-    "no attribute": "raised AttributeError",
-    "no hook": "implements no hook",
-    "no hook at all": "implements no hook",
-    "unmarked": "has a hook's name but no mark",
-    "signature": "parameter 'req' is unknown",
-    "bind": "setting it up raised OSError: no socket",
-}
-
-
-class Site:
-    """A folder of installed packages, each with its metadata."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.modules: list[str] = []
-
-    def install(
-        self,
-        distribution: str,
-        name: str,
-        source: str = PLUGIN,
-        *,
-        group: str = "gofer.plugins",
-        target: str | None = None,
-        version: str = "1.5",
-    ) -> None:
-        """Install a package with one entry point; a second call adds another."""
-        module = f"fake_{distribution}_{name}".replace("-", "_").replace(".", "_")
-        if group == "gofer.runners" and source is PLUGIN:
-            source = RUNNER
-        code = dedent(source)
-        for key, value in {"label": f"{distribution}:{name}", "name": name}.items():
-            code = code.replace("{" + key + "}", value)
-        (self.path / f"{module}.py").write_text(code)
-        self.modules.append(module)
-        info = self.path / f"{distribution.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
-        )
-        with (info / "entry_points.txt").open("a") as file:
-            file.write(f"[{group}]\n{name} = {target or f'{module}:Plugin'}\n")
-        importlib.invalidate_caches()
-
-    def clear(self) -> None:
-        for module in self.modules:
-            sys.modules.pop(module, None)
-        importlib.invalidate_caches()
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    made = Site(tmp_path / "site")
-    made.path.mkdir()
-    monkeypatch.syspath_prepend(str(made.path))
-    yield made
-    made.clear()
-
-
-def info(host: Host, name: str, distribution: str = "acme") -> PluginInfo:
-    [found] = [i for i in host.plugins if i.name == name and i.distribution == distribution]
-    return found
-
-
-async def marks(host: Host) -> list[str]:
-    """Return who was there to see a request, in order."""
-
-    class Silent:
-        def __init__(self) -> None:
-            self.seen: list[Message] = []
-
-        async def stream(self, request: Request) -> Any:
-            self.seen = request.messages
-            yield Finish()
-
-    model = Silent()
-    async with host.stream(Request(), model) as stream:
-        async for _ in stream:
-            pass
-    return [message.text for message in model.seen]
 
 
 async def test_what_is_installed_is_found_and_works(site: Site) -> None:
@@ -502,131 +366,200 @@ async def test_settings_that_do_not_fit_are_an_error_with_the_table_and_its_keys
             pytest.fail("it must not open")
 
 
-# Packages whose metadata is broken
+# Parts of other sorts
 
 
-async def test_a_package_without_its_metadata_harms_nobody(site: Site) -> None:
-    site.install("acme", "helper")
-    site.install("zeta", "other")
-    (site.path / "acme-1.5.dist-info" / "METADATA").unlink()
-    importlib.invalidate_caches()
+async def test_an_error_of_any_length_is_told_in_bounded_words(site: Site) -> None:
+    site.install("acme", "broken", BROKEN["many words"])
     async with Host() as host:
-        assert "zeta:other" in await marks(host)
-        [found] = [i for i in host.plugins if i.name == "helper"]
-        assert found.distribution == "acme"
+        assert len(str(info(host, "broken").error)) < 1200
 
 
-@pytest.mark.parametrize("points", [b"[gofer.plugins]\nno equals sign\n", b"\xff\xfe[x]"])
-async def test_a_package_with_broken_entry_points_harms_nobody(
-    site: Site, points: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    site.install("acme", "helper")
-    site.install("zeta", "other")
-    (site.path / "acme-1.5.dist-info" / "entry_points.txt").write_bytes(points)
-    importlib.invalidate_caches()
-    with caplog.at_level(logging.WARNING, "gofer"):
-        async with Host() as host:
-            assert await marks(host) == ["zeta:other"]
-    assert "acme" in caplog.text
+async def test_what_a_package_needs_or_lost_is_in_the_remedy(site: Site) -> None:
+    site.install("acme", "needs", "import no_such_module_of_ours.part")
+    site.install("acme", "stale", target="no_such_module_of_ours.part:Plugin")
+    site.install("acme", "words", target="not a reference")
+    async with Host() as host:
+        assert "It needs 'no_such_module_of_ours'" in str(info(host, "needs").remedy)
+        assert "Its module is gone" in str(info(host, "stale").remedy)
+        assert "'not a reference', which is no module:attribute" in str(info(host, "words").error)
 
 
-async def test_one_package_on_two_paths_counts_once(
+async def test_a_namespace_package_of_two_distributions(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.install("acme", "helper")
-    copy = Site(tmp_path / "copy")
-    copy.path.mkdir()
-    copy.install("acme", "helper", version="1.4")
-    monkeypatch.syspath_prepend(str(copy.path))
+    other = Site(tmp_path / "other")
+    monkeypatch.syspath_prepend(str(other.path))
+    for made, name in ((site, "one"), (other, "two")):
+        made.module(f"fake_space.{name}", PLUGIN.replace("{label}", name))
+        made.metadata(f"space-{name}", f"[gofer.plugins]\n{name} = fake_space.{name}:Plugin\n")
     async with Host() as host:
-        assert info(host, "helper").status == "loaded"
-        assert info(host, "helper").version == "1.4"
+        assert info(host, "one", "space-one").status == "loaded"
+        assert await marks(host) == ["one", "two"]
+    other.clear()
 
 
-async def test_one_entry_point_written_twice_counts_once(site: Site) -> None:
-    site.install("acme", "helper")
-    site.install("acme", "helper")
-    async with Host() as host:
-        assert info(host, "helper").status == "loaded"
-        assert await marks(host) == ["acme:helper"]
+IN_BOTH = """
+    from gofer import Message, Runner, hookimpl
 
+    class Plugin(Runner):
+        name = "both"
 
-# Any set of packages, against a model
-
-NAMES = st.sampled_from(["one", "two", "delegation"])
-PACKAGES = st.dictionaries(
-    st.tuples(st.sampled_from(["acme", "beta", "zeta"]), NAMES),
-    st.sampled_from(["good", "good", *BROKEN]),
-    max_size=5,
-)
-ENTRIES = st.sets(st.sampled_from(["one", "two", "acme:one", "beta:two", "zeta:delegation"]))
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    packages=PACKAGES,
-    disable=ENTRIES,
-    allow=st.one_of(st.none(), ENTRIES),
-    own=st.sets(st.sampled_from(["one", "two"])),
-)
-def test_any_set_of_packages(
-    packages: dict[tuple[str, str], str],
-    disable: set[str],
-    allow: set[str] | None,
-    own: set[str],
-) -> None:
-    wanted = {
-        key
-        for key in packages
-        if not {key[1], ":".join(key)} & disable
-        and (allow is None or {key[1], ":".join(key)} & allow)
-    }
-
-    def expected(key: tuple[str, str]) -> str:
-        if key[1] in own:
-            return "replaced"
-        if key not in wanted:
-            return "disabled"
-        rivals = [other for other in wanted if other[1] == key[1] and other != key]
-        if rivals or key[1] == "delegation":
-            return "set aside"
-        return "loaded" if packages[key] == "good" else "failed"
-
-    class Mine:
-        def __init__(self, name: str) -> None:
-            self.name = name
+        async def run(self, spec, run):
+            return run.result("done")
 
         @hookimpl
-        def on_request(self, request: Request) -> None:
-            request.messages.append(Message("system", f"own {self.name}"))
+        def on_request(self, request):
+            request.messages.append(Message("system", "seen"))
 
-    async def main(path: Path) -> None:
-        config = {"disable": sorted(disable), "allow": None if allow is None else sorted(allow)}
-        if allow is None:
-            del config["allow"]
-        given_plugins = [Mine(name) for name in sorted(own, reverse=True)]
-        async with Host(given_plugins, config, cwd=path) as host:
-            found = {
-                (str(i.distribution), i.name): i.status
-                for i in host.plugins
-                if i.distribution in ("acme", "beta", "zeta")
-            }
-            assert found == {key: expected(key) for key in packages}
-            loaded = sorted(key for key in packages if expected(key) == "loaded")
-            assert await marks(host) == [
-                *(":".join(key) for key in loaded),
-                *(f"own {name}" for name in sorted(own, reverse=True)),
-            ]
-            broken = [i for i in host.plugins if i.status in ("failed", "set aside")]
-            assert all(i.error and i.remedy for i in broken)
+    plugin = Plugin()
+"""
 
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-        site = Site(Path(folder))
-        for (distribution, name), behaviour in packages.items():
-            source = PLUGIN if behaviour == "good" else BROKEN[behaviour]
-            site.install(distribution, name, source)
-        monkeypatch.syspath_prepend(folder)
-        try:
-            anyio.run(main, Path(folder))
-        finally:
-            site.clear()
+
+@pytest.mark.parametrize("attribute", ["Plugin", "plugin"])
+async def test_one_runner_under_two_groups_is_a_runner_once(site: Site, attribute: str) -> None:
+    target = f"fake_acme_both:{attribute}"
+    for group in ("gofer.plugins", "gofer.runners"):
+        site.install("acme", "both", IN_BOTH, group=group, target=target)
+    async with Host() as host:
+        plugin, runner = (i for i in host.plugins if i.distribution == "acme")
+        assert (plugin.group, plugin.status) == ("gofer.plugins", "failed")
+        assert "belongs into the group gofer.runners alone" in str(plugin.error)
+        assert runner.status == "available"
+        assert await marks(host) == []
+        assert (await host.run(SubagentSpec(task="t", runner="both"))).summary == "done"
+        assert runner.status == "loaded"
+        assert await marks(host) == ["seen"]
+
+
+async def test_one_plugin_under_two_groups_is_a_plugin_once(site: Site) -> None:
+    for group in ("gofer.plugins", "gofer.runners"):
+        site.install("acme", "both", group=group, target="fake_acme_both:Plugin")
+    site.module("fake_acme_both", PLUGIN.replace("{label}", "plugin"))
+    async with Host() as host:
+        assert await marks(host) == ["plugin"]
+        with pytest.raises(PluginNotSupportedError, match=r"no gofer\.Runner: subclass it"):
+            host.runner("both")
+        assert await marks(host) == ["plugin"]
+
+
+async def test_one_object_under_two_names_is_a_plugin_once(site: Site) -> None:
+    site.install("acme", "first", PLUGIN + "\n    plugin = Plugin()\n")
+    for name in ("again", "third"):
+        site.metadata("acme", f"[gofer.plugins]\n{name} = fake_acme_first:plugin\n")
+    async with Host() as host:
+        states = {i.name: i.status for i in host.plugins if i.distribution == "acme"}
+        assert sorted(states.values()) == ["failed", "loaded", "loaded"]  # one is of the class
+        assert await marks(host) == ["acme:first"] * 2
+
+
+ODD = {
+    "equal": "__eq__ = lambda self, other: True",
+    "speechless": "__repr__ = lambda self: 1 / 0",
+    "unhashable": "__hash__ = None",
+}
+
+
+@pytest.mark.parametrize("method", ODD.values(), ids=ODD)
+async def test_what_a_plugin_says_of_itself_harms_no_other(site: Site, method: str) -> None:
+    declines = f"""{PLUGIN.rstrip()}
+
+        @hookimpl
+        def run_subagent(self, spec, run):
+            return None
+    """
+    site.install("acme", "one", declines)
+    site.install("beta", "odd", f"{declines.rstrip()}\n\n        {method}\n")
+    site.install("zeta", "two", declines)
+    async with Host() as host:
+        assert await marks(host) == ["acme:one", "beta:odd", "zeta:two"]
+
+
+async def test_settings_that_are_there_and_wrong_are_the_users_error(site: Site) -> None:
+    site.install("acme", "broken", BROKEN["needs settings"])
+    with pytest.raises(ConfigError, match=r"argument plugins\.broken"):
+        async with Host(config={"plugins": {"broken": {"uri": "x"}}}):
+            pytest.fail("it must not open")
+    async with Host() as host:
+        found = info(host, "broken")
+        assert found.status == "failed"
+        assert "[tool.gofer.plugins.broken]" in str(found.remedy)
+
+
+async def test_an_agent_of_the_settings_on_a_third_partys_runner(site: Site) -> None:
+    site.install("acme", "far", group="gofer.runners")
+    site.install("acme", "bad", "import no_such_module_of_ours", group="gofer.runners")
+    agents = {"mine": {"runner": "far"}, "broken": {"runner": "bad"}, "lost": {"runner": "gone"}}
+    async with Host(config={"agents": agents}) as host:
+        result = await host.run(SubagentSpec(task="t", agent="mine"))
+        assert (result.summary, result.exit_ok) == ("by acme:far", True)
+        with pytest.raises(PluginNotSupportedError, match=r"'bad' cannot be used.*not installed"):
+            await host.run(SubagentSpec(task="t", agent="broken"))
+        with pytest.raises(PluginNotSupportedError, match=r"no runner 'gone'; installed: .*far"):
+            await host.run(SubagentSpec(task="t", agent="lost"))
+
+
+async def test_a_name_that_two_claim_and_one_given_takes_is_no_clash(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mine:
+        name = "helper"
+
+        @hookimpl
+        def on_request(self, request: Request) -> None: ...
+
+    site.install("acme", "helper")
+    site.install("zeta", "helper")
+    async with Host([Mine]):
+        assert caplog.records == []
+
+
+async def test_a_disabled_built_in_leaves_its_name_to_others(site: Site) -> None:
+    site.install("acme", "delegation")
+    async with Host(config={"disable": ["gofer:delegation"]}) as host:
+        assert info(host, "delegation").status == "loaded"
+        assert info(host, "delegation", "gofer").status == "disabled"
+
+
+# Packages that go while the host runs
+
+
+async def test_a_runner_whose_package_is_removed_before_its_first_use(site: Site) -> None:
+    folder = site.install("acme", "far", group="gofer.runners")
+    async with Host() as host:
+        shutil.rmtree(folder)
+        (site.path / "fake_acme_far.py").unlink()
+        for _ in range(2):
+            with pytest.raises(PluginNotSupportedError, match="package was removed") as caught:
+                await host.run(SubagentSpec(task="t", runner="far"))
+        assert "Reinstall or uninstall acme" in str(caught.value)
+        assert info(host, "far").status == "failed"
+        assert host.children == []
+    async with Host() as host:
+        assert [i for i in host.plugins if i.distribution == "acme"] == []
+
+
+async def test_a_runner_whose_later_imports_are_gone_fails_its_child_alone(site: Site) -> None:
+    source = """
+        from gofer import Runner, Text
+
+        class Plugin(Runner):
+            name = "far"
+
+            async def run(self, spec, run):
+                await run.emit(Text(text="so far"))
+                if spec.task == "more":
+                    import fake_acme_more
+                return run.result()
+    """
+    folder = site.install("acme", "far", source, group="gofer.runners")
+    site.module("fake_acme_more", "")
+    async with Host() as host:
+        assert (await host.run(SubagentSpec(task="t", runner="far"))).exit_ok
+        shutil.rmtree(folder)
+        for module in ("far", "more"):
+            (site.path / f"fake_acme_{module}.py").unlink()
+        result = await host.run(SubagentSpec(task="more", runner="far"))
+        assert (result.stop_reason, result.exit_ok, result.summary) == ("error", False, "so far")
+        assert "No module named 'fake_acme_more'" in str(result.error)
+        assert (await host.run(SubagentSpec(task="t", runner="far"))).exit_ok

@@ -1,0 +1,1 @@
+"""Discovery: what is found of what is installed, and what becomes of what is broken."""
