@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ._cli_output import Format, Plain, complain, is_terminal, note, write
+from ._launch import Launched
 from .blocks import Text, ToolCall
 from .children import Child
 from .errors import GoferError
@@ -30,12 +31,21 @@ _KNOWN_CALLS = 1024
 
 
 class Job:
-    """One child, who watches it, and the signals that end it."""
+    """One child, who watches it, and the signals that end it.
+
+    :param launched: the program that supervises agents, where it has been started already.
+    """
 
     def __init__(
-        self, spec: SubagentSpec, settings: dict[str, Any], cwd: Path | None, output: Format
+        self,
+        spec: SubagentSpec,
+        settings: dict[str, Any],
+        cwd: Path | None,
+        output: Format,
+        launched: Launched | None,
     ) -> None:
         self._spec, self._settings, self._cwd, self._format = spec, settings, cwd, output
+        self._launched = launched
         talks = output is Format.text
         self._watcher = _Watcher(
             live=talks and is_terminal(sys.stdout), notes=talks and is_terminal(sys.stderr)
@@ -72,10 +82,17 @@ class Job:
     async def _work(self) -> None:
         plugins = [self._watcher] if self._watcher.watches else []
         async with Host(plugins, self._settings, cwd=self._cwd) as host:
+            if self._launched is not None:
+                await self._hand_over(self._launched, host)
             self._child = await host.spawn(self._spec)
             if self._signal is not None:
                 self._child.cancel()
             self._result = await self._child.wait()
+
+    async def _hand_over(self, launched: Launched, host: Host) -> None:
+        from .processes import Supervisor
+
+        await host.resource(Supervisor, lambda: Supervisor(launched))
 
     async def _heed_signals(
         self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ._cli_output import Format
+from ._launch import early
 
 __all__ = ["run"]
 
@@ -55,32 +56,34 @@ def run(
     if branch is not None and worktree is None:
         raise typer.BadParameter("needs --worktree too", param_hint="--branch")
     task = _from_stdin() if task == "-" else _redecoded(task)
-    # All that runs a child: nothing else of the command line is to wait for it.
-    from pydantic import ValidationError
-
-    from ._cli_child import Job
-    from .subagents import SubagentSpec, WorktreeConfig
-
-    try:
-        spec = SubagentSpec(
-            task=task,
-            agent=agent,
-            runner=runner,
-            worktree=None if worktree is None else WorktreeConfig(path=worktree, branch=branch),
-            resume=resume,
-            tool_scope=tool or [],
-            timeout=timeout,
-            idle_timeout=idle_timeout,
-        )
-    except ValidationError as error:
-        problem = error.errors()[0]
-        option = f"--{str(problem['loc'][0]).replace('_', '-')}"
-        raise typer.BadParameter(problem["msg"], param_hint=option) from None
+    shown = Format.json if as_json else output
     settings = {
         key: value for key, value in {"base_url": base_url, "model": model}.items() if value
     }
-    shown = Format.json if as_json else output
-    raise typer.Exit(Job(spec, settings, cwd, shown).main())
+    with early(agent is not None) as launched:
+        # All that runs a child: nothing else of the command line is to wait for it.
+        from pydantic import ValidationError
+
+        from ._cli_child import Job
+        from .subagents import SubagentSpec, WorktreeConfig
+
+        try:
+            spec = SubagentSpec(
+                task=task,
+                agent=agent,
+                runner=runner,
+                worktree=None if worktree is None else WorktreeConfig(path=worktree, branch=branch),
+                resume=resume,
+                tool_scope=tool or [],
+                timeout=timeout,
+                idle_timeout=idle_timeout,
+            )
+        except ValidationError as error:
+            problem = error.errors()[0]
+            option = f"--{str(problem['loc'][0]).replace('_', '-')}"
+            raise typer.BadParameter(problem["msg"], param_hint=option) from None
+        code = Job(spec, settings, cwd, shown, launched).main()
+    raise typer.Exit(code)
 
 
 def _from_stdin() -> str:

@@ -1,6 +1,6 @@
 """The supervisor of a Host's processes (Linux): a program of its own, on the standard library.
 
-    python -I -S -c PROGRAM SOURCE_ROOT CONTROL_FD PARENT_PIDFD
+    python -I -S -c PROGRAM SOURCE_ROOT CONTROL_FD PARENT_PIDFD      (see ``_launch``)
 
 gofer sends it, over the control socket, one message for each process to start; with it come five
 descriptors: stdin, stdout and stderr of the new process, its lifeline, and a memory file with the
@@ -24,20 +24,12 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from contextlib import suppress
 
 from ._proc import become_subreaper, children, drain, poll_of, wakeup_on_child
 from ._reaper import Reaper, say
 
-__all__ = ["PROGRAM", "main"]
-
-PROGRAM = """\
-import sys
-sys.path.append(sys.argv.pop(1))
-from gofer._supervisor import main
-main()
-"""
+__all__ = ["main"]
 
 
 class _Supervisor:
@@ -108,6 +100,8 @@ class _Supervisor:
             Reaper(lifeline, self._parent).run(order, stdio)
             code = 0
         except Exception:
+            import traceback  # hardly ever needed, and long to load
+
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -150,3 +144,4 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     become_subreaper()
     _Supervisor(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).run()
+    os._exit(0)  # gofer waits for it, and there is nothing left to tidy up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import Annotated
 
@@ -15,6 +16,9 @@ from ._cli_plugins import plugins
 from ._cli_run import run
 
 __all__ = ["app", "main"]
+
+_OBJECTS = 100_000
+"""How many more objects there have to be before garbage is looked for."""
 
 app = typer.Typer(
     cls=Group,
@@ -65,4 +69,10 @@ def gofer(
 
 def main() -> None:
     """Run the command line that the process was started with."""
-    typer.main.get_command(app).main(prog_name="gofer")
+    # What is loaded stays, and searching it for garbage, again and at the end, would take a sixth
+    # of the time of a short run.
+    gc.set_threshold(_OBJECTS)
+    try:
+        typer.main.get_command(app).main(prog_name="gofer")
+    finally:
+        gc.freeze()

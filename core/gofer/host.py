@@ -352,7 +352,7 @@ class Host:
         """
         from .processes import Supervisor
 
-        supervisor: Supervisor = await self.resource("gofer.processes", Supervisor)
+        supervisor: Supervisor = await self.resource(Supervisor, Supervisor)
         return supervisor
 
     async def release(self, key: Hashable) -> None:

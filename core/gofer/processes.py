@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,15 +17,14 @@ from pathlib import Path
 
 import anyio
 
+from ._launch import Launched
 from ._proc import started_at
 from ._process import LAST_SECONDS, STDERR_TAIL, Process, receive
-from ._supervisor import PROGRAM
 from .errors import GoferError, PluginNotSupportedError, RunnerError
 
 __all__ = ["STDERR_TAIL", "Process", "Supervisor"]
 
 _START_SECONDS = 30.0
-_SOURCES = Path(__file__).parents[1]
 
 
 class Supervisor:
@@ -35,17 +33,18 @@ class Supervisor:
     A Host has one: ``await host.supervisor()``. The program that does it is started at once, and
     again if it was killed; what it had started goes on, and ends, in any case.
 
+    :param launched: the program, where it has been started already; by default it is now.
     :raises PluginNotSupportedError: the platform has no processes that can be supervised.
     """
 
-    def __init__(self) -> None:
-        self._control: socket.socket | None = None
-        self._program: subprocess.Popen[bytes] | None = None
+    def __init__(self, launched: Launched | None = None) -> None:
+        self._launched = launched
+        self._open = False
 
     @property
     def pid(self) -> int:
         """The process that supervises; all that is started is below it."""
-        return self._program.pid if self._program is not None else 0
+        return self._launched.program.pid if self._launched is not None else 0
 
     async def __aenter__(self) -> Supervisor:
         if sys.platform != "linux":
@@ -53,34 +52,9 @@ class Supervisor:
                 f"agent processes need Linux for now, not {sys.platform}: "
                 "use the llama-server or the internal runner"
             )
-        self._launch()
+        self._launched = self._launched or Launched()
+        self._open = True
         return self
-
-    def _launch(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            parent = os.pidfd_open(os.getpid())
-        except OSError:
-            parent = -1  # the end of the control socket has to do
-        numbers = [theirs.fileno(), parent]
-        try:
-            self._program = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, str(_SOURCES), *map(str, numbers)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[fd for fd in numbers if fd >= 0],
-                start_new_session=True,
-                cwd="/",
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            if parent >= 0:
-                os.close(parent)
-        ours.setblocking(False)
-        self._control = ours
 
     async def __aexit__(self, *_: object) -> None:
         # Every process was ended by the task that owns it, so this is a matter of milliseconds.
@@ -88,11 +62,10 @@ class Supervisor:
             await self._stop()
 
     async def _stop(self) -> None:
-        control, program = self._control, self._program
-        assert control is not None
-        assert program is not None
-        self._control = None
-        _hang_up(control)
+        assert self._launched is not None
+        self._open = False
+        self._launched.hang_up()
+        program = self._launched.program
         with anyio.move_on_after(LAST_SECONDS):
             await _exit_of(program.pid)
         if program.poll() is None:
@@ -142,7 +115,7 @@ class Supervisor:
         name: str,
         merge: bool,
     ) -> Process:
-        if self._control is None:
+        if not self._open:
             raise GoferError("the supervisor is not open")
         what = f"{' '.join(argv)!r} cannot be started in {str(cwd)!r}"
         try:
@@ -169,15 +142,15 @@ class Supervisor:
     async def _order(self, fds: list[int]) -> None:
         """Send an order, to another supervisor where the one there was has been killed."""
         for _ in range(2):
-            control = self._control
-            if control is None:
+            launched = self._launched
+            if launched is None or not self._open:
                 raise GoferError("the supervisor is not open")
             try:
-                return await _send_fds(control, fds)
+                return await _send_fds(launched.control, fds)
             except (BrokenPipeError, ConnectionResetError):
-                if control is self._control:
+                if launched is self._launched:
                     await self._stop()
-                    self._launch()
+                    self._launched, self._open = Launched(), True
         raise RunnerError("the supervisor of agent processes ends as soon as it is started")
 
 
@@ -247,16 +220,6 @@ async def _call_off(process: Process) -> None:
         while await receive(process._lifeline):
             pass
     process._close()
-
-
-def _hang_up(channel: socket.socket) -> None:
-    # Where gofer was forked, a copy of it is open elsewhere: closing it would tell nobody.
-    try:
-        channel.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    finally:
-        channel.close()
 
 
 async def _send_fds(channel: socket.socket, fds: list[int]) -> None:

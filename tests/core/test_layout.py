@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import gofer
+from gofer.testing import fake_agent
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {
@@ -167,6 +168,32 @@ def test_opening_a_host_loads_no_runner() -> None:
     assert "gofer_plugins.delegation" in loaded
     assert [name for name in loaded if name.startswith("gofer_runners")] == []
     assert loaded & set(HEAVY) == set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="supervision is Linux's")
+def test_a_run_on_an_agent_loads_nothing_that_it_does_not_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = [sys.executable, fake_agent.__file__, json.dumps({"turns": [[{"say": "hello"}]]})]
+    (tmp_path / "gofer").mkdir()
+    (tmp_path / "gofer" / "gofer.toml").write_text(f"[agents.fake]\ncommand = {json.dumps(agent)}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    loaded = loaded_by(
+        "import sys\n"
+        "from gofer.cli import main\n"
+        "sys.argv = ['gofer', 'run', '--agent', 'fake', 'go']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0, end.code"
+    )
+    assert "gofer_runners.acp" in loaded
+    others = {"gofer_runners.internal", "gofer_runners.llama_server"}
+    # The supervisor's half of supervision has a process of its own.
+    unasked = {"gofer.testing", "gofer._supervisor", "gofer._reaper"}
+    elsewhere = {"trio", "rich", "psutil", "httpx", "mcp", "xllamacpp"}
+    assert loaded & {*others, *unasked, *elsewhere} == set()
+    assert loaded_by("import gofer.cli") & {"pydantic", "anyio", "gofer.host"} == set()
 
 
 def public_modules() -> list[str]:

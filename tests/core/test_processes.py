@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gofer import GoferError, PluginNotSupportedError, RunnerError
+from gofer._launch import early
 from gofer._proc import descendants, parent_of
 from gofer.processes import STDERR_TAIL, Process, Supervisor
 
@@ -234,6 +235,36 @@ async def test_a_closed_supervisor_starts_nothing() -> None:
     with pytest.raises(GoferError, match="not open"):
         async with start(supervisor, "true"):
             pass
+
+
+async def test_a_program_that_was_started_early_is_taken_over() -> None:
+    with early(True) as launched:
+        assert launched is not None
+        async with Supervisor(launched) as supervisor:
+            assert supervisor.pid == launched.program.pid
+            async with shell(supervisor, "echo ready; cat") as process:
+                assert await lines(process, 1) == ["ready"]
+        assert launched.program.returncode == 0
+
+
+async def test_one_that_was_started_early_and_killed_is_replaced() -> None:
+    with early(True) as launched:
+        assert launched is not None
+        launched.program.kill()
+        async with Supervisor(launched) as supervisor:
+            await anyio.to_thread.run_sync(await_end, [launched.program.pid])
+            async with shell(supervisor, "echo ready; cat") as process:
+                assert await lines(process, 1) == ["ready"]
+            assert supervisor.pid != launched.program.pid
+        assert launched.program.returncode == -signal.SIGKILL
+
+
+def test_one_that_was_started_early_for_nobody_ends_with_the_block() -> None:
+    with early(True) as launched:
+        assert launched is not None
+    assert launched.program.returncode is not None
+    with early(False) as none:
+        assert none is None
 
 
 async def test_elsewhere_than_on_linux_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
