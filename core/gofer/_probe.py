@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 
-from ._cli_commands import load_command
 from ._discovery import COMMANDS, Found, PluginInfo, told
 from .errors import ConfigError, PluginNotSupportedError
 from .host import Host
@@ -50,6 +49,8 @@ def _load(order: dict[str, Any]) -> dict[str, Any]:
     entry = Found(info, order["value"], order["built_in"])
     try:
         if info.group == COMMANDS:
+            from ._cli_commands import load_command
+
             with suppress(PluginNotSupportedError):  # the entry says it
                 load_command(entry)
         else:

@@ -17,10 +17,12 @@ import anyio
 
 from ._discovery import Found, leave_out
 from ._plain_process import plain_process
-from .errors import RunnerError
+from .errors import GoferError, RunnerError
 from .processes import Supervisor
 
 __all__ = ["probe"]
+
+SUPERVISED = sys.platform == "linux"
 
 _START_SECONDS = 30.0
 """How long the interpreter may take to start, beyond what the plugin may."""
@@ -32,6 +34,8 @@ sys.path[:] = order["path"]
 from gofer._probe import main
 main(order)
 """
+_NO_PROCESS = "no process can be started in which to try it"
+_WITHOUT = "gofer plugins --no-load reads the metadata alone"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 _MOST_PRINTED = 4096
 
@@ -62,8 +66,11 @@ async def probe(entries: Sequence[Found], seconds: float) -> dict[int, str]:
     places = anyio.CapacityLimiter(_processors())
     async with AsyncExitStack() as stack:
         supervisor = None
-        if sys.platform == "linux":
-            supervisor = await stack.enter_async_context(Supervisor())
+        if SUPERVISED:
+            try:
+                supervisor = await stack.enter_async_context(Supervisor())
+            except OSError as error:
+                raise GoferError(f"{_NO_PROCESS}: {error}; {_WITHOUT}") from error
 
         async def load(position: int, entry: Found) -> None:
             async with places:
@@ -109,8 +116,8 @@ async def _probe(supervisor: Supervisor | None, entry: Found, seconds: float) ->
             if reader.answer is None:
                 await process.drained(1.0)
                 _explain(entry, process, seconds, late=scope.cancelled_caught)
-    except (RunnerError, anyio.BrokenResourceError) as error:
-        entry.fail(f"it could not be tried: {error or 'its process ended at once'}", "Try again")
+    except (OSError, RunnerError, anyio.BrokenResourceError) as error:
+        entry.fail(f"{_NO_PROCESS}: {error or 'it ends at once'}", f"Try again; {_WITHOUT}")
     if reader.answer is not None:
         info, answer = entry.info, json.loads(reader.answer)
         info.status, info.hooks = answer["status"], tuple(answer["hooks"])

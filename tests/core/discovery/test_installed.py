@@ -100,14 +100,6 @@ async def test_a_bad_line_does_not_hide_the_good_ones(site: Site) -> None:
         assert package(host).status == "failed"
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
-async def test_entry_points_that_may_not_be_read(site: Site) -> None:
-    site.install("acme", "helper")
-    (site.path / "acme-1.5.dist-info" / "entry_points.txt").chmod(0)
-    async with Host() as host:
-        assert "Permission denied" in str(package(host).error)
-
-
 async def test_a_folder_where_the_entry_points_should_be(site: Site) -> None:
     folder = site.install("acme", "helper")
     (folder / "entry_points.txt").unlink()
