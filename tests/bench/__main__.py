@@ -18,6 +18,7 @@ if __package__:  # python -m tests.bench
 import agents
 import anyio
 import delegation
+import discovery
 import dispatch
 import fan_out
 import imports
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "delegation": delegation,
     "internal": internal,
     "imports": imports,
+    "discovery": discovery,
     "agents": agents,
 }
 
