@@ -127,7 +127,7 @@ def find(
             name = entry.info.name
             entry.fail(
                 "it is not in the allow-list",
-                f"add {name!r} to allow in [tool.gofer] to use it",
+                f"Add {name!r} to allow in [tool.gofer] to use it",
                 "disabled",
             )
     _settle_clashes(found, set(taken))
@@ -180,10 +180,10 @@ def _set_aside(entry: Found, rivals: list[Found], ours: bool) -> None:
     others = sorted({str(other.info.distribution) for other in rivals} - {mine})
     if ours:
         error = f"the name {name!r} is gofer's own"
-        remedy = f"{name!r} stays with gofer; rename this one's entry point"
+        remedy = f"It stays with gofer: rename the entry point of {mine}"
     elif others:
         error = f"the name {name!r} is claimed by {', '.join(others)} too"
-        remedy = f"disable one of them: disable = [{f'{mine}:{name}'!r}]"
+        remedy = f"Disable one of them: disable = [{f'{mine}:{name}'!r}]"
     else:
         error = f"{mine} claims the name {name!r} twice, for {_values(entry, rivals)}"
         remedy = f"Reinstall or uninstall {mine}, or {leave_out(entry)}"

@@ -164,7 +164,7 @@ class Plugins:
                 if isinstance(loaded, type)
                 else loaded
             )
-            _check_kind(plugin, info)
+            _check_kind(plugin, entry)
             # Bound first: what fails to bind must not stay among the hooks.
             self._bind(plugin)
             runner = info.group == RUNNERS
@@ -199,21 +199,20 @@ class Plugins:
         entry.tell()
 
 
-def _check_kind(plugin: object, info: PluginInfo) -> None:
+def _check_kind(plugin: object, entry: Found) -> None:
+    info, where = entry.info, entry.value
     if info.group != RUNNERS:
         if isinstance(plugin, Runner):
             raise PluginValidationError(
-                f"plugin {info.name}",
+                where,
                 "is a gofer.Runner: its entry point belongs into the group gofer.runners alone",
             )
         return
     if not isinstance(plugin, Runner):
-        raise PluginValidationError(
-            f"runner {info.name}", f"{plugin!r:.100} is no gofer.Runner: subclass it"
-        )
+        raise PluginValidationError(where, f"{plugin!r:.100} is no gofer.Runner: subclass it")
     if plugin.name != info.name:
         raise PluginValidationError(
-            f"runner {info.name}",
+            where,
             f"its class says name = {plugin.name!r}: both names must be the same",
         )
 

@@ -143,9 +143,11 @@ class Site:
         group: str = "gofer.plugins",
         target: str | None = None,
         version: str = "1.5",
+        module: str | None = None,
     ) -> Path:
         """Install a package with one entry point; a second call adds another."""
-        module = f"fake_{distribution}_{name}".replace("-", "_").replace(".", "_")
+        if module is None:
+            module = f"fake_{distribution}_{name}".replace("-", "_").replace(".", "_")
         if group == "gofer.runners" and source is PLUGIN:
             source = RUNNER
         code = dedent(source)
