@@ -8,7 +8,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ._config_sources import Key, did_you_mean, dotted
-from ._masked import masked
 from .errors import ConfigError
 
 __all__ = ["config_error", "with_key"]
@@ -64,6 +63,8 @@ def _reason(problem: ErrorDetails, model: type[BaseModel], table: Key) -> str:
 
 
 def _shown(key: Key, value: object) -> str:
+    from ._masked import masked
+
     value = masked(key, value)
     if value is None or isinstance(value, str | int | float):
         text = repr(value)

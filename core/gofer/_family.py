@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,11 @@ from .errors import (
 from .runner import Runner
 from .subagents import SubagentSpec, WorktreeReport
 from .turn import Turn
-from .worktree import Worktree, Worktrees
 
 if TYPE_CHECKING:
     from ._registry import Registry
     from .host import Host
+    from .worktree import Worktree, Worktrees
 
 __all__ = ["Family"]
 
@@ -43,12 +44,18 @@ class Family:
         self.host = host
         self.registry = registry
         self.alive: dict[str, Child] = {}
-        self.worktrees = Worktrees()
         self._tasks = tasks
         self._spawned = 0
         self._places: dict[tuple[str, int], Places] = {}
         self._closing = anyio.Event()
         self._watched = False
+
+    @cached_property
+    def worktrees(self) -> Worktrees:
+        """What makes and removes the children's worktrees; most Hosts never need it."""
+        from .worktree import Worktrees
+
+        return Worktrees()
 
     # Starting
 

@@ -5,7 +5,6 @@ On the standard library alone: the supervisor has nothing else.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -89,6 +88,8 @@ def send_signal(pid: int, started: int, number: int) -> None:
 
 def become_subreaper() -> None:
     """Have what loses its parent, below this process, become its child."""
+    import ctypes  # of all who import this, only the supervisor's processes need it
+
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 

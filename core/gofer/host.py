@@ -33,10 +33,10 @@ from .runner import Runner
 from .stream import ErrorMode, Pair, TurnStream
 from .subagents import SubagentResult, SubagentSpec
 from .turn import StreamChunk, Turn
-from .worktree import Worktrees
 
 if TYPE_CHECKING:
     from .processes import Supervisor
+    from .worktree import Worktrees
 
 __all__ = ["Host"]
 

@@ -190,7 +190,13 @@ def test_a_run_on_an_agent_loads_nothing_that_it_does_not_need(
     assert "gofer_runners.acp" in loaded
     others = {"gofer_runners.internal", "gofer_runners.llama_server"}
     # The supervisor's half of supervision has a process of its own.
-    unasked = {"gofer.testing", "gofer._supervisor", "gofer._reaper"}
+    unasked = {
+        "gofer.testing",
+        "gofer.worktree",
+        "gofer._masked",
+        "gofer._supervisor",
+        "gofer._reaper",
+    }
     elsewhere = {"trio", "rich", "psutil", "httpx", "mcp", "xllamacpp"}
     assert loaded & {*others, *unasked, *elsewhere} == set()
     assert loaded_by("import gofer.cli") & {"pydantic", "anyio", "gofer.host"} == set()

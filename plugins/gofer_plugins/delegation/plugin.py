@@ -25,7 +25,6 @@ from gofer import (
     WorktreeConfig,
     hookimpl,
 )
-from gofer.worktree import worktree_args
 
 from ._arguments import COLLECT, SPAWN, TOOLS, collect_id, spawn_spec
 from ._collected import Collected
@@ -185,6 +184,8 @@ class SubagentPlugin:
 
     def worktree_args(self, config: WorktreeConfig) -> list[str]:
         """Return the arguments that Git gets for a worktree, without running it."""
+        from gofer.worktree import worktree_args
+
         return worktree_args(config)
 
     @property

@@ -15,8 +15,8 @@ from gofer import RunnerError
 from gofer.processes import Process
 
 from ._auth import Login, wanted
-from ._connection import AgentError, Connection
-from ._errors import CANCELLED_REQUEST, INTERNAL_ERROR, METHOD_NOT_FOUND, Refused
+from ._connection import Connection
+from ._errors import CANCELLED_REQUEST, INTERNAL_ERROR, METHOD_NOT_FOUND, AgentError, Refused
 from ._mcp import servers
 from ._opening import open_session
 from ._options import apply

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from gofer import RunnerError
 
-from ._connection import AgentError, Connection
+from ._connection import Connection
+from ._errors import AgentError
 from ._schema import AuthMethod, Initialized
 
 __all__ = ["Login", "wanted"]

@@ -15,10 +15,11 @@ from anyio.lowlevel import checkpoint
 from gofer import RunnerError
 from gofer.processes import Process
 
+from ._errors import AgentError, Lost
 from ._joined import joined
 from ._lines import Lines
 
-__all__ = ["AgentError", "Connection", "Lost"]
+__all__ = ["Connection"]
 
 log = logging.getLogger("gofer.acp")
 
@@ -26,21 +27,6 @@ _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
 
 _LONE_SURROGATE = re.compile(r"\\ud[89a-f]")
-
-
-class AgentError(RunnerError):
-    """The agent answered a request with a JSON-RPC error."""
-
-    def __init__(self, method: str, code: object, message: str, data: object = None) -> None:
-        details = f": {_short(data)}" if data not in (None, "", {}, []) else ""
-        super().__init__(f"the agent refused {method}: {message} (code {code}){details}")
-        self.method = method
-        self.code = code
-        self.said = f"{message}{details}"
-
-
-class Lost(RunnerError):
-    """The agent is gone: it ended, closed its pipes, or sent what cannot be read."""
 
 
 class _Pending:
@@ -292,8 +278,3 @@ def _decode(line: bytes) -> Any:
     except UnicodeDecodeError:
         # An answer counts also where a character in it was cut in two.
         return json.loads(line.decode(errors="replace"))
-
-
-def _short(data: object) -> str:
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
-    return text if len(text) <= 2000 else f"{text[:2000]}…"

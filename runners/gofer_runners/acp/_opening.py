@@ -9,8 +9,8 @@ import anyio
 
 from gofer import RunnerError, SessionInfo
 
-from ._connection import AgentError, Connection
-from ._errors import METHOD_NOT_FOUND
+from ._connection import Connection
+from ._errors import METHOD_NOT_FOUND, AgentError
 from ._schema import Initialized, NewSession, read
 from ._session import Session
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -12,8 +13,10 @@ from anyio.abc import TaskGroup
 from gofer import RunnerError
 from gofer.processes import Supervisor
 
-from ._agent import Agent
 from ._settings import AcpAgent
+
+if TYPE_CHECKING:
+    from ._agent import Agent
 
 __all__ = ["Pool"]
 
@@ -157,6 +160,9 @@ class Pool:
                     environment=environment,
                     grace=settings.end_grace,
                 ) as process:
+                    # What talks to it is loaded while the first agent comes up.
+                    from ._agent import Agent
+
                     async with anyio.create_task_group() as tasks:
                         first = name not in self._known
                         agent = Agent(name, settings, process, tasks, first=first)

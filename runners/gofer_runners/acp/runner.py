@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from pydantic import BaseModel, Field, ValidationError
@@ -27,14 +27,16 @@ from gofer import (
 )
 from gofer.processes import Supervisor
 
-from ._agent import Agent
 from ._client import Client
-from ._connection import Lost
+from ._errors import Lost
 from ._permissions import Ask
 from ._pool import Pool
-from ._schema import PromptEnd
-from ._session import Session
 from ._settings import AcpAgent
+
+if TYPE_CHECKING:
+    from ._agent import Agent
+    from ._schema import PromptEnd
+    from ._session import Session
 
 __all__ = ["AcpRunner"]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gofer_runners.acp import _connection
-from gofer_runners.acp._connection import AgentError, Lost
+from gofer_runners.acp._errors import AgentError, Lost
 
 from .peer import Peer, peer
 

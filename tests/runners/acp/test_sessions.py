@@ -150,7 +150,7 @@ async def test_who_still_is_refused_after_the_login_is_told_so(tmp_path: Path) -
 )
 def test_a_refusal_for_want_of_a_login_is_known(code: int, message: str, login: bool) -> None:
     from gofer_runners.acp._auth import wanted
-    from gofer_runners.acp._connection import AgentError
+    from gofer_runners.acp._errors import AgentError
 
     assert wanted(AgentError("session/new", code, message)) is login
 
