@@ -33,7 +33,6 @@ _RUNS = 6
 """How many times as long as one run a rule may take."""
 
 _SLACK = 5.0
-"""Seconds for what is not the runner's: opening and closing a Host, ending what it left."""
 
 _WIDTH = 300
 
@@ -95,7 +94,7 @@ class Scene:
         """Let the next step take as long as one may."""
         subject = self.kit.subject
         grace = min(max(self.runner.cancel_grace, 0.0), 3600.0)
-        self._guard.allow(subject.deadline + grace + subject.leeway + _SLACK)
+        self._guard.allow(subject.deadline + grace + subject.leeway + self.kit.slack)
 
 
 class Kit:
@@ -115,6 +114,8 @@ class Kit:
         self.capabilities = declared
         self.held: str | None = None
         """Where the event loop stood still, the last time."""
+        # For what is not the runner's: opening and closing a Host, ending what was left.
+        self.slack = min(subject.deadline, _SLACK)
         self._guard = Guard()
 
     def defines(self, method: str) -> bool:
@@ -130,7 +131,7 @@ class Kit:
         outcome: list[T] = []
         raised: list[BaseException] = []
         with Guard() as self._guard:
-            self._guard.allow(self.subject.deadline + _SLACK)
+            self._guard.allow(self.subject.deadline + self.slack)
             try:
                 anyio.run(self._main, body, outcome, raised, backend=self.backend)
             except BaseException as error:
@@ -141,8 +142,7 @@ class Kit:
         state.restore()
         if self._guard.broken is not None:
             # What was torn apart in the middle must not be heard of in another test.
-            raised.clear()
-            quietly(outcome.clear)
+            quietly(raised.clear)
             raise Broken(
                 f"a run did not end, nor did it let itself be cancelled. {self._guard.broken}"
             )

@@ -6,6 +6,7 @@ from functools import partial
 
 import anyio
 
+from .._clean import clean_text
 from ._cases import Moment, cancel_at, moments
 from ._kit import Kit, cut, shown
 from ._leaks import Belongings, check_tasks, tasks_now
@@ -38,7 +39,7 @@ def cancelling_keeps_what_was_written(kit: Kit) -> None:
         async with kit.scene() as scene:
             spec = kit.subject.spec(kit.subject.task_that_is_long())
             record, at_work, _ = await cancel_at(scene, spec, moment)
-        written, result = " ".join(record.final.text.split()), record.result
+        written, result = " ".join(clean_text(record.final.text).split()), record.result
         if not at_work or not written:
             raise NotChecked("it said nothing before it was cancelled")
         assert result is not None

@@ -91,7 +91,6 @@ def a_failure_harms_no_other(kit: Kit) -> None:
                 await cancelled.reached(1)
             assert cancelled.child is not None
             cancelled.child.cancel()
-            others.append(await scene.spawn(subject.spec(subject.task_that_says("medlar"))))
             for record in [*others, spoilt, cancelled]:
                 await scene.end(record)
         for record in others:

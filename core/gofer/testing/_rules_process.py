@@ -73,7 +73,7 @@ async def _ordinary(kit: Kit) -> None:
 
 async def _both(kit: Kit, scene: Scene) -> None:
     with suppress(GoferError):
-        await scene.say("apricot")
+        await scene.say("sorrel")
         await scene.run(kit.subject.spec(kit.subject.task_that_is_long()))
 
 

@@ -68,12 +68,10 @@ class Record:
     def text(self) -> str:
         """Return all that the child said and gave, as one text to look in."""
         said = "".join(getattr(block, "text", "") for block in self.blocks)
-        others = [block.model_dump_json() for block in self.blocks]
+        others = [_json(block) or "" for block in self.blocks]
         for result in (self.result, self.returned):
             if isinstance(result, SubagentResult):
-                others.append(result.model_dump_json(warnings=False))
-                others.append(result.summary)
-                others.append(str(result.error))
+                others += [_json(result) or "", str(result.summary), str(result.error)]
         return "\n".join([said, *others, str(self.raised or "")])
 
     def saw(self, chunk: StreamChunk) -> None:

@@ -23,7 +23,7 @@ from gofer import (
     ToolResult,
     Usage,
 )
-from gofer.testing import RunnerConformance
+from gofer.testing._subject import Subject
 
 ALL = Capabilities(streams=True, cancels=True, resumes=True, cwd=True, tool_scope=True, tools=True)
 
@@ -119,11 +119,15 @@ async def _sessions() -> AsyncIterator[Any]:
     yield Sessions()
 
 
-class TestRight(RunnerConformance):
-    """The kit finds nothing wrong with it."""
+class RightSubject(Subject):
+    """What the kit must be told of it."""
+
+    leeway = 0.3
+    max_examples = 3
+    runner: type[Runner] = Right
 
     def make_runner(self) -> Runner:
-        return Right()
+        return self.runner()
 
     def task_that_says(self, text: str) -> str:
         return f"say {text}"
