@@ -11,6 +11,7 @@ import typer
 from ._cli_agents import agents
 from ._cli_commands import Group
 from ._cli_config import app as config_app
+from ._cli_new_runner import new_runner
 from ._cli_output import note
 from ._cli_plugins import plugins
 from ._cli_run import run
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(plugins)
 app.command()(agents)
+app.command()(new_runner)
 app.add_typer(config_app, name="config")
 
 
