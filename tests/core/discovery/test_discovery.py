@@ -40,6 +40,13 @@ async def test_what_is_installed_is_found_and_works(site: Site) -> None:
         assert type(host.plugin("helper")).__module__ == "fake_acme_helper"
 
 
+async def test_the_order_is_by_distribution_and_name(site: Site) -> None:
+    for distribution, name in [("zeta", "alpha"), ("acme", "two"), ("acme", "one"), ("mid", "x")]:
+        site.install(distribution, name)
+    async with Host() as host:
+        assert await marks(host) == ["acme:one", "acme:two", "mid:x", "zeta:alpha"]
+
+
 async def test_nothing_is_looked_for_where_the_host_is_told_so(site: Site) -> None:
     site.install("acme", "helper")
     async with Host(discover=False) as host:

@@ -55,15 +55,15 @@ DISTRIBUTIONS = st.sampled_from(sorted(KEYS))
 ENTRIES = st.one_of(
     st.tuples(
         st.just(PLUGINS),
-        st.sampled_from(["one", "two", "delegation"]),
+        st.sampled_from(["one", "two", "three", "four", "delegation"]),
         st.sampled_from(["good", "good", "good", *sorted(BROKEN)]),
     ),
     st.tuples(
         st.just(RUNNERS),
-        st.sampled_from(["one", "far", "acp"]),
+        st.sampled_from(["one", "far", "near", "acp"]),
         st.sampled_from(["good", "good", *sorted(RUNNER_FAULTS)]),
     ),
-    st.tuples(st.just("both"), st.sampled_from(["one", "far"]), st.just("both")),
+    st.tuples(st.just("both"), st.sampled_from(["one", "both"]), st.just("both")),
 )
 # How the metadata of a whole package is.
 METADATA = st.sampled_from(["good"] * 6 + ["no METADATA", "not UTF-8", "bad line", "twice"])
@@ -92,13 +92,17 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    world = World(disable=draw(CHOICES), allow=draw(st.one_of(st.none(), st.none(), CHOICES)))
-    for distribution in draw(st.sets(DISTRIBUTIONS)):
+    world = World()
+    if draw(st.booleans()):
+        world.disable = draw(CHOICES)
+        world.allow = draw(st.one_of(st.none(), CHOICES))
+    calm = draw(st.booleans())  # else there are few worlds in which much works
+    for distribution in draw(st.sets(DISTRIBUTIONS, min_size=1)):
         entries = world.packages[distribution] = {}
-        for group, name, behaviour in draw(st.lists(ENTRIES, min_size=1, max_size=3)):
+        for group, name, behaviour in draw(st.lists(ENTRIES, min_size=1, max_size=4)):
             for one in (PLUGINS, RUNNERS) if group == "both" else (group,):
-                entries[one, name] = behaviour
-        world.metadata[distribution] = draw(METADATA)
+                entries[one, name] = "good" if calm and group != "both" else behaviour
+        world.metadata[distribution] = "good" if calm else draw(METADATA)
     own = st.sampled_from([(PLUGINS, "one"), (PLUGINS, "two"), (RUNNERS, "far"), (RUNNERS, "one")])
     world.own = draw(st.lists(own, unique=True, max_size=2))
     return world
@@ -141,13 +145,12 @@ class Model:
             return "replaced"
         if not self.wanted(distribution, name):
             return "disabled"
-        built_in = (group, name) in BUILT_IN and not {name, f"gofer:{name}"} & self.world.disable
         rivals = [
             entry
             for entry in self.entries
             if entry[1:] == (group, name) and self.wanted(entry[0], name)
         ]
-        if built_in or len(rivals) > 1:
+        if self.is_ours(group, name) or len(rivals) > 1:
             return "set aside"
         if group == RUNNERS:
             return "available"
@@ -194,6 +197,12 @@ class Model:
 
     def is_ours(self, group: str, name: str) -> bool:
         return (group, name) in BUILT_IN and not {name, f"gofer:{name}"} & self.world.disable
+
+    def ours(self, group: str, name: str) -> str:
+        """Return what one of gofer's own is."""
+        if not self.is_ours(group, name):
+            return "disabled"
+        return "loaded" if group == PLUGINS else "available"
 
     def seen(self) -> list[str]:
         """Return who sees a request, in order."""
@@ -319,6 +328,8 @@ async def opened(world: World, path: Path) -> None:
             assert (info.remedy is None) == (info.error is None)
             assert info.hooks == (("on_request",) if info.status == "loaded" else ())
             event(f"{info.group} {info.status}")
+        ours = {(i.group, i.name): i.status for i in host.plugins if i.distribution == "gofer"}
+        assert {key: ours[key] for key in BUILT_IN} == {key: model.ours(*key) for key in BUILT_IN}
         assert await marks(host) == model.seen()
         with pytest.raises(PluginNotSupportedError) as caught:
             host.runner("nobody")
