@@ -12,7 +12,7 @@ keys, all of them optional:
 other method: the steps that answer such a request. ``turns``: the steps of each prompt in turn;
 the last list is used again for every further one. ``options``: ``string_ids``,
 ``double_answers``, ``ignore_cancel``, ``ignore_eof``, ``ignore_term``: true for an agent that does
-so; ``prompts_are_steps``: the prompt is JSON, the steps of its turn; ``record``: a file to which
+so; ``prompts_are_steps``: a prompt that is JSON is the steps of its turn; ``record``: a file to which
 every line that comes is appended.
 
 An agent that was cancelled stops at its next step, unless it waits for that in its script.
@@ -28,6 +28,7 @@ A step is an object with one of these keys, and what belongs to it:
 ``request``             asks the client for this method with ``params``; waits for the answer
 ``tell``                says the last answer of the client, as JSON
 ``echo``                says the prompt
+``cwd``                 says the directory that it works in
 ``flood``               so many chunks, each with ``text``
 ``line``, ``bytes``     a line of stdout as it is; bytes in hexadecimal
 ``stderr``              writes to stderr; ``times`` to repeat it
@@ -102,6 +103,7 @@ class FakeAgent:
             "request": lambda step: self._request(step["request"], step.get("params", {})),
             "tell": lambda step: self._chunk("agent_message_chunk", json.dumps(self._answer), step),
             "echo": lambda step: self._chunk("agent_message_chunk", self._prompt, step),
+            "cwd": lambda step: self._chunk("agent_message_chunk", os.getcwd(), step),
             "flood": self._flood,
             "line": lambda step: self._write(step["line"].encode() + b"\n"),
             "bytes": lambda step: self._write(bytes.fromhex(step["bytes"])),
@@ -154,7 +156,7 @@ class FakeAgent:
             self._prompt = "".join(block.get("text", "") for block in params["prompt"])
             self._cancelled.clear()
             if self._options.get("prompts_are_steps"):
-                steps = json.loads(self._prompt)
+                steps = self._steps_of(self._prompt)
             else:
                 steps = self._turns[min(self._turn, len(self._turns) - 1)]
             self._waits_for_cancel = any(step.get("wait") == "cancel" for step in steps)
@@ -167,6 +169,13 @@ class FakeAgent:
             steps = steps[0]["else" if method in self._served else "first"]
         self._served.add(method)
         self._play(request, steps)
+
+    def _steps_of(self, prompt: str) -> list[Step]:
+        try:
+            steps = json.loads(prompt)
+        except ValueError:
+            steps = None
+        return steps if isinstance(steps, list) else [{"echo": True}]
 
     def _play(self, request: Message, steps: Iterable[Step]) -> None:
         answered = False
