@@ -8,15 +8,13 @@ import re
 import secrets
 import sys
 import sysconfig
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import anyio
 
 from ._discovery import Found, leave_out
-from ._plain_process import plain_process
+from ._own_process import OwnProcess, own_process
 from .errors import GoferError, RunnerError
 from .processes import Supervisor
 
@@ -38,19 +36,6 @@ _NO_PROCESS = "no process can be started in which to try it"
 _WITHOUT = "gofer plugins --no-load reads the metadata alone"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 _MOST_PRINTED = 4096
-
-
-class _Process(Protocol):
-    """What is needed of a process, supervised or not."""
-
-    async def send(self, data: bytes) -> None: ...
-    async def receive(self) -> bytes: ...
-    async def wait(self) -> int: ...
-    async def drained(self, seconds: float) -> None: ...
-    @property
-    def stderr_tail(self) -> str: ...
-    @property
-    def exit_text(self) -> str: ...
 
 
 async def probe(entries: Sequence[Found], seconds: float) -> dict[int, str]:
@@ -91,25 +76,12 @@ def _processors() -> int:
         return os.cpu_count() or 1
 
 
-@asynccontextmanager
-async def _started(supervisor: Supervisor | None) -> AsyncIterator[_Process]:
-    argv = [sys.executable, "-P", "-c", _PROGRAM]
-    if supervisor is None:
-        async with plain_process(argv) as plain:
-            yield plain
-    else:
-        cwd, name = Path.cwd(), "a plugin's process"
-        async with supervisor.process(
-            argv, cwd=cwd, environment=os.environ, name=name, grace=0
-        ) as process:
-            yield process
-
-
 async def _probe(supervisor: Supervisor | None, entry: Found, seconds: float) -> str:
     """Load one; return what it wrote to stdout."""
     reader = _Reader(f"gofer-{secrets.token_hex(16)} ")
+    argv = [sys.executable, "-P", "-c", _PROGRAM]
     try:
-        async with _started(supervisor) as process:
+        async with own_process(supervisor, argv, "a plugin's process") as process:
             with anyio.move_on_after(seconds + _START_SECONDS) as scope:
                 await process.send(_order(entry, reader.mark.decode(), seconds))
                 await reader.read(process)
@@ -147,7 +119,7 @@ class _Reader:
         self.printed = b""
         self._unread = b""
 
-    async def read(self, process: _Process) -> None:
+    async def read(self, process: OwnProcess) -> None:
         """Read until the answer is there, or the process has ended."""
         async with anyio.create_task_group() as tasks:
 
@@ -181,7 +153,7 @@ class _Reader:
         self.printed += data[: max(0, _MOST_PRINTED - len(self.printed))]
 
 
-def _explain(entry: Found, process: _Process, seconds: float, *, late: bool) -> None:
+def _explain(entry: Found, process: OwnProcess, seconds: float, *, late: bool) -> None:
     """Record why there is no answer."""
     said = process.stderr_tail
     where = _where(said)
