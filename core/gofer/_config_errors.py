@@ -49,6 +49,8 @@ def _reason(problem: ErrorDetails, model: type[BaseModel], table: Key) -> str:
     if problem["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in fields.items()]
         guess = did_you_mean(str(loc[-1]), known)
+        if loc == ("tool",):
+            guess = "; in gofer.toml they stand at the top, without [tool.gofer]"
         return f"there is no such key{guess}; allowed: {', '.join(sorted(known)) or 'none'}"
     message = problem["msg"]
     for word, better in _WORDS.items():

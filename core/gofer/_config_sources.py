@@ -227,7 +227,8 @@ def _value(key: str, text: str) -> Any:
     if key in SWITCHES:
         return _SWITCH.get(text.lower(), text)
     for kinds, kind in ((WHOLE_NUMBERS, int), (NUMBERS, float)):
-        if key in kinds:
+        # Python takes 1_0 for ten, and digits of any script; nobody who writes it means that.
+        if key in kinds and text.isascii() and "_" not in text:
             try:
                 return kind(text)
             except ValueError:

@@ -11,12 +11,15 @@ from pydantic import BaseModel, SecretStr
 __all__ = ["MASK", "masked"]
 
 MASK = "********"
+_WORDS = "api_?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|cookie"
 _SECRET = re.compile(
-    r"(?i)(^|[_-])(api_?key|key|token|secret|passw(or)?d|auth(orization)?|cookie)$"
+    rf"(?i:(^|[_-])({_WORDS})$)|[a-z](Key|Token|Secret|Passw(or)?d|Credentials?|Cookie)$"
 )
 # Tables whose values often are secrets, whatever their names.
 _SECRET_TABLES = frozenset({"env", "headers"})
 _USER_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s]+@")
+_QUERY_OF_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^?#\s]*\?)[^#\s]+")
+_OPTION = re.compile(r"(--?[\w-]+)(=.*)?", re.S)
 
 
 def masked(key: Sequence[str | int], value: Any) -> Any:
@@ -26,14 +29,31 @@ def masked(key: Sequence[str | int], value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: masked((*key, str(name)), item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked((*key, index), item) for index, item in enumerate(value)]
+        return _masked_list(key, value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, SecretStr) or _is_secret(key):
         return MASK
     if isinstance(value, str):
-        return _USER_IN_URL.sub(rf"\1{MASK}@", value)
+        return _QUERY_OF_URL.sub(rf"\1{MASK}", _USER_IN_URL.sub(rf"\1{MASK}@", value))
     return value
+
+
+def _masked_list(key: Sequence[str | int], values: Sequence[Any]) -> list[Any]:
+    """Mask also what an option of a command says is secret: ``--token=x``, ``--token x``."""
+    shown: list[Any] = []
+    follows = False
+    for index, item in enumerate(values):
+        option = _OPTION.fullmatch(item) if isinstance(item, str) else None
+        secret = option is not None and _SECRET.search(option[1])
+        if follows and option is None and item is not None:
+            shown.append(MASK)
+        elif secret and option is not None and option[2]:
+            shown.append(f"{option[1]}={MASK}")
+        else:
+            shown.append(masked((*key, index), item))
+        follows = bool(secret and option is not None and not option[2])
+    return shown
 
 
 def _is_secret(key: Sequence[str | int]) -> bool:

@@ -2,8 +2,9 @@
 
 Whoever writes to a project's files could otherwise run commands as its user, or send the user's
 words and keys to a server of their own. So only what is known to be harmless is taken from such a
-file unasked; any other key, new ones included, needs trust. Trust holds for one path and one
-content: a change to the file ends it.
+file unasked; any other key, new ones included, needs trust. Trust holds for one place and one
+content: a change to the file ends it. The place is where the file is found, for there its settings
+hold: that a link leads to a file that is trusted elsewhere says nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def store() -> Path:
 
 def is_trusted(path: Path, content: bytes) -> bool:
     """Say whether the user has trusted the file at *path* with just this *content*."""
-    path = path.resolve()
+    path = _place(path)
     try:
         entry = json.loads(_entry(path).read_bytes())
     except (OSError, ValueError):
@@ -86,7 +87,7 @@ def grant(path: Path, content: bytes) -> None:
 
     :raises ConfigError: the note of it could not be written.
     """
-    path = path.resolve()
+    path = _place(path)
     entry = _entry(path)
     try:
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def revoke(path: Path) -> bool:
 
     :raises ConfigError: the note of it could not be removed.
     """
-    path = path.resolve()
+    path = _place(path)
     entry = _entry(path)
     try:
         entry.unlink()
@@ -121,6 +122,10 @@ def revoke(path: Path) -> bool:
     except OSError as error:
         raise ConfigError(f"{entry}: the trust in {path} cannot be removed: {error}") from error
     return True
+
+
+def _place(path: Path) -> Path:
+    return path.parent.resolve() / path.name
 
 
 def _entry(path: Path) -> Path:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gofer import ConfigError, _trust
 from gofer._config_sources import VARIABLES, project_file, read_project, user_file
+from gofer._masked import MASK, masked
 from gofer.config import AgentConfig, Config, load_config
 
 
@@ -281,6 +282,35 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert len(refused(tmp_path).splitlines()) == 2
 
 
+def test_a_table_in_a_file_that_is_one(tmp_path: Path) -> None:
+    (tmp_path / "gofer.toml").write_text("[tool.gofer]\nmodel = 'm'\n")
+    assert "tool: there is no such key; in gofer.toml they stand at the top" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("base_url", "https://me:hunter2@host/v1", f"https://{MASK}@host/v1"),
+        ("base_url", "https://host/v1?api-key=hunter2&x=y", f"https://host/v1?{MASK}"),
+        ("base_url", "https://host/v1?hunter2#part", f"https://host/v1?{MASK}#part"),
+        ("base_url", "https://host/v1", "https://host/v1"),
+        ("accessToken", "hunter2", MASK),
+        ("OPENAI_API_KEY", "hunter2", MASK),
+        ("max_tokens", 3, 3),
+        ("monkey", "business", "business"),
+        (
+            "args",
+            ["--token=hunter2", "--token", "hunter2", "x"],
+            [f"--token={MASK}", "--token", MASK, "x"],
+        ),
+        ("args", ["--api-key", "--verbose", "x"], ["--api-key", "--verbose", "x"]),
+        ("env", {"HOME": "hunter2"}, {"HOME": MASK}),
+    ],
+)
+def test_what_is_shown_of_a_value(key: str, value: Any, shown: Any) -> None:
+    assert masked((key,), value) == shown
+
+
 def test_no_message_tells_a_secret(tmp_path: Path) -> None:
     write(tmp_path / "gofer.toml", {"base_url": "ftp://me:hunter2@host"})
     assert "hunter2" not in refused(tmp_path)
@@ -333,6 +363,9 @@ def test_every_plain_setting_has_its_variable(tmp_path: Path) -> None:
         ("TIMEOUT", "nan", "GOFER_TIMEOUT: should be a finite number"),
         ("BASE_URL", "host", "GOFER_BASE_URL: should be an http or https URL, not 'host'"),
         ("MAX_CONCURRENT", "0", "GOFER_MAX_CONCURRENT: should be greater"),
+        ("MAX_DEPTH", "1_0", "GOFER_MAX_DEPTH: should be a valid integer"),
+        ("MAX_PENDING", "\u0661", "GOFER_MAX_PENDING: should be a valid integer"),
+        ("TIMEOUT", "1_0.5", "GOFER_TIMEOUT: should be a number, not '1_0.5'"),
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, text: str, told: str) -> None:
@@ -606,17 +639,26 @@ def test_users_variables_and_arguments_need_no_trust(tmp_path: Path) -> None:
     assert (config.max_depth, config.max_pending) == (5, 5000)
 
 
-def test_trust_is_of_the_file_and_not_of_its_link(tmp_path: Path) -> None:
-    real = write(tmp_path / "real/settings.toml", {"disable": ["x"]})
+def test_trust_is_of_the_place_and_not_of_what_a_link_leads_to(tmp_path: Path) -> None:
+    real = write(tmp_path / "real/gofer.toml", {"disable": ["x"]})
     (tmp_path / "project").mkdir()
-    (tmp_path / "project/gofer.toml").symlink_to(real)
-    refused(tmp_path / "project")
+    link = tmp_path / "project/gofer.toml"
+    link.symlink_to(real)
     trust(real)
-    assert load(tmp_path / "project").disable == ["x"]
-    other = write(tmp_path / "real/other.toml", {"disable": ["y"]})
-    (tmp_path / "project/gofer.toml").unlink()
-    (tmp_path / "project/gofer.toml").symlink_to(other)
-    refused(tmp_path / "project")
+    # Its settings would hold in another directory, where other commands and files are.
+    refused(link.parent)
+    trust(link)
+    assert load(link.parent).disable == ["x"]
+    write(real, {"disable": ["y"]})
+    refused(link.parent)
+    refused(real.parent)
+
+
+def test_a_directory_is_the_same_by_all_its_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "real/gofer.toml", {"disable": ["x"]})
+    (tmp_path / "link").symlink_to(path.parent, target_is_directory=True)
+    trust(tmp_path / "link/gofer.toml")
+    assert load(path.parent).disable == load(tmp_path / "link").disable == ["x"]
 
 
 def test_the_same_content_elsewhere_is_not_trusted(tmp_path: Path) -> None:
