@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from ._config_errors import with_key
+from ._config_sources import did_you_mean
 from ._discovery import (
     PLUGINS,
     RUNNERS,
@@ -88,6 +90,8 @@ class Plugins:
         for entry in reversed(self._found):
             if entry.info.group == PLUGINS and entry.info.status == "available":
                 self._load(entry)
+        if discover:
+            self._tell_of_settings_for_nobody()
 
     def get(self, group: str, name: str) -> Any:
         """Return the plugin or runner *name*, loading a runner at its first use.
@@ -145,6 +149,19 @@ class Plugins:
             names.append(name)
             taken.add((isinstance(plugin, Runner), name))
         return names
+
+    def _tell_of_settings_for_nobody(self) -> None:
+        # No error: who uninstalls a package need not clear up its settings first.
+        tables: list[tuple[Table, str]] = [("runners", RUNNERS), ("plugins", PLUGINS)]
+        for table, group in tables:
+            known = sorted({info.name for info in self.infos if info.group == group})
+            for name in getattr(self._config, table):
+                if name not in known:
+                    log.warning(
+                        "%s: there is no %s %r%s; there are: %s",
+                        with_key(self._config.origin(table, name), (table, name)),
+                        table[:-1], name, did_you_mean(name, known), ", ".join(known),
+                    )  # fmt: skip
 
     def take(self, entry: Found) -> None:
         """Load one entry point, whatever it is: for who wants to know whether it works."""

@@ -493,6 +493,25 @@ async def test_settings_that_are_there_and_wrong_are_the_users_error(site: Site)
         assert "[tool.gofer.plugins.broken]" in str(found.remedy)
 
 
+async def test_settings_for_nobody_are_told_of(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.install("acme", "helper", CONFIGURED)
+    site.install("acme", "off", CONFIGURED)
+    plugins = {"helper": {"level": 2}, "off": {"level": 2}, "helpr": {"level": 3}}
+    config = {"plugins": plugins, "disable": ["off"], "runners": {"llama_server": {"x": 1}}}
+    async with Host(config=config) as host:
+        assert await marks(host) == ["level 2"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("argument runners.llama_server: there is no runner 'llama_server'")
+    assert "did you mean llama-server?" in told[0]
+    assert "plugins.helpr: there is no plugin 'helpr'; did you mean helper?" in told[1]
+    caplog.clear()
+    async with Host(config=config, discover=False):
+        assert caplog.records == []
+
+
 async def test_an_agent_of_the_settings_on_a_third_partys_runner(site: Site) -> None:
     site.install("acme", "far", group="gofer.runners")
     site.install("acme", "bad", "import no_such_module_of_ours", group="gofer.runners")
