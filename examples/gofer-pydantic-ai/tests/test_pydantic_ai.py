@@ -305,7 +305,7 @@ async def test_a_tool_that_raises_fails_the_run_and_its_call_is_closed() -> None
 
     seen = Seen()
     result = await ask(agent, "go", seen)
-    assert (result.stop_reason, result.error) == ("error", "ZeroDivisionError: in the tool")
+    assert result.error == "the agent failed: ZeroDivisionError: in the tool"
     assert [type(block) for block in seen.blocks] == [ToolCall, ToolResult]
 
 

@@ -11,6 +11,7 @@ from gofer import (
     Capabilities,
     Host,
     PluginNotSupportedError,
+    PluginValidationError,
     Run,
     Runner,
     SubagentResult,
@@ -93,8 +94,10 @@ class PydanticAIRunner(Runner):
     async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
         """Have the agent do the task.
 
-        :raises GoferError: its model failed, or the agent is not made as it must be.
+        :raises GoferError: its model or a tool failed, or it is not made as it must be.
         """
+        if not run.prompt.strip():
+            raise PluginValidationError("SubagentSpec.task", "is blank: say what to do")
         # pydantic-ai takes most of a second to import, so only who uses it waits for that.
         from ._turn import Turn
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pydantic_core
-from gofer import ModelError, Run, RunnerError, SessionInfo, SubagentResult, Usage
-from pydantic_ai import UsageLimits
-from pydantic_ai.agent import AbstractAgent, AgentRunEvents
+from gofer import GoferError, ModelError, Run, RunnerError, SessionInfo, SubagentResult, Usage
+from pydantic_ai import CallToolsNode, ModelRequestNode, UsageLimits
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.exceptions import (
-    AgentRunError,
     ContentFilterError,
     IncompleteToolCall,
     ModelContextWindowExceededError,
     ModelHTTPError,
     RunCancelled,
     UsageLimitExceeded,
-    UserError,
 )
 from pydantic_ai.messages import ModelMessage
-from pydantic_ai.run import AgentRunResult, AgentRunResultEvent
+from pydantic_ai.run import AgentRun, AgentRunResult
 from pydantic_ai.usage import RunUsage
 
 from ._blocks import Blocks
@@ -52,23 +49,21 @@ class Turn:
         self._limits = UsageLimits(request_limit=request_limit)
         self._blocks = Blocks()
         self._usage: RunUsage | None = None
-        self._stop_reason = "end_turn"
-        self._error: str | None = None
+        self._stop_reason = "cancelled"
+        self._error: str | None = "the agent was told to end"
 
     async def go(self) -> None:
         """Have the agent do it.
 
-        :raises GoferError: its model failed, or it is not made as it must be.
+        :raises GoferError: its model or a tool failed, or it is not made as it must be.
         """
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            async with self._events() as events:
-                tasks.start_soon(self._heed_cancel, events)
-                try:
-                    await self._follow(events)
-                except Exception as error:
-                    failure = error
-                self._usage = _usage_of(events)
+            tasks.start_soon(self._heed_cancel, tasks.cancel_scope)
+            try:
+                await self._follow()
+            except Exception as error:
+                failure = error
             tasks.cancel_scope.cancel()
         for block in self._blocks.unfinished():
             await self._run.emit(block)
@@ -84,33 +79,33 @@ class Turn:
             session=session,
         )
 
-    @asynccontextmanager
-    async def _events(self) -> AsyncIterator[AgentRunEvents[Any]]:
-        context = self._agent.run_stream_events(
-            self._run.prompt,
-            deps=self._deps,
-            message_history=self._history,
-            usage_limits=self._limits,
-        )
-        events = await context.__aenter__()
-        try:
-            yield events
-        finally:
-            # It works in a task of pydantic-ai's, which must have ended when the run has.
-            with anyio.CancelScope(shield=True):
-                await events.aclose()
-
-    async def _heed_cancel(self, events: AgentRunEvents[Any]) -> None:
+    async def _heed_cancel(self, scope: anyio.CancelScope) -> None:
         await self._run.cancel_requested.wait()
-        events.cancel()
+        # By a scope and not by a method of pydantic-ai's: its own shields hold against this one,
+        # so that no task of it is left behind.
+        scope.cancel()
 
-    async def _follow(self, events: AgentRunEvents[Any]) -> None:
-        async for event in events:
-            if isinstance(event, AgentRunResultEvent):
-                await self._finish(event.result)
-            else:
-                for block in self._blocks.of(event):
-                    await self._run.emit(block)
+    async def _follow(self) -> None:
+        agent_run: AgentRun[Any, Any] | None = None
+        try:
+            async with self._agent.iter(
+                self._run.prompt,
+                deps=self._deps,
+                message_history=self._history,
+                usage_limits=self._limits,
+            ) as agent_run:
+                async for node in agent_run:
+                    if isinstance(node, ModelRequestNode | CallToolsNode):
+                        async with node.stream(agent_run.ctx) as events:
+                            async for event in events:
+                                for block in self._blocks.of(event):
+                                    await self._run.emit(block)
+            if agent_run.result is not None:
+                await self._finish(agent_run.result)
+        finally:
+            if agent_run is not None:
+                self._usage = agent_run.usage
+                self.messages = agent_run.all_messages()
 
     async def _finish(self, result: AgentRunResult[Any]) -> None:
         output = result.output if isinstance(result.output, str) else _as_json(result.output)
@@ -118,16 +113,19 @@ class Turn:
         if output != self._blocks.text:
             for block in self._blocks.say(output, anew=True):
                 await self._run.emit(block)
-        self.messages = result.all_messages()
         self._stop_reason = _FINISH.get(result.response.finish_reason or "", "end_turn")
+        self._error = None
 
     def _judge(self, failure: Exception) -> None:
-        """Say what the failure means for the result; raise it where that is all."""
+        """Say what the failure means for the result; raise it where that is all.
+
+        What can be gone on with is only what was cancelled.
+        """
+        if isinstance(failure, RunCancelled):  # by a tool of its own
+            return
+        self.messages = []
         self._error = str(failure)
         match failure:
-            case RunCancelled():
-                self._stop_reason = "cancelled"
-                self.messages = failure.all_messages()
             case UsageLimitExceeded():
                 self._stop_reason = "max_turn_requests"
             case IncompleteToolCall() | ModelContextWindowExceededError():
@@ -137,17 +135,11 @@ class Turn:
             case ModelHTTPError():
                 body = None if failure.body is None else _as_json(failure.body)
                 raise ModelError(str(failure), failure.status_code, body) from failure
-            case AgentRunError() | UserError():
-                raise RunnerError(f"{type(failure).__name__}: {failure}") from failure
-            case _:
+            case GoferError():
                 raise failure
-
-
-def _usage_of(events: AgentRunEvents[Any]) -> RunUsage | None:
-    try:
-        return events.usage
-    except UserError:  # it never began
-        return None
+            case _:
+                what = f"{type(failure).__name__}: {failure}"
+                raise RunnerError(f"the agent failed: {what}") from failure
 
 
 def _usage(usage: RunUsage) -> Usage:
