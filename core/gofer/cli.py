@@ -1,4 +1,4 @@
-"""The command line: ``gofer run``, ``gofer agents``, ``plugins``, ``config``, and what is added."""
+"""The command line: ``gofer run``, ``agents``, ``plugins``, ``certify``, and what is added."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ._cli_agents import agents
+from ._cli_certify import certify
 from ._cli_commands import Group
 from ._cli_config import app as config_app
 from ._cli_new_runner import new_runner
@@ -32,6 +33,7 @@ app.command()(run)
 app.command()(plugins)
 app.command()(agents)
 app.command()(new_runner)
+app.command()(certify)
 app.add_typer(config_app, name="config")
 
 
