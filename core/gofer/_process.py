@@ -7,14 +7,17 @@ import logging
 import os
 import signal
 import socket
-import struct
+import sys
 from collections import deque
 from contextlib import suppress
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from ._proc import descendants, send_signal, started_at
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 __all__ = ["LAST_SECONDS", "STDERR_TAIL", "Process", "receive"]
 
@@ -71,11 +74,7 @@ class Process:
     @property
     def unread(self) -> int:
         """How many bytes of its stdout lie in the pipe."""
-        import fcntl  # not everywhere, as this module is
-        import termios
-
-        size: int = struct.unpack("i", fcntl.ioctl(self._stdout, termios.FIONREAD, bytes(4)))[0]
-        return size
+        return int.from_bytes(fcntl.ioctl(self._stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     async def send(self, data: bytes) -> None:
         """Write to its stdin; one task at a time.
@@ -243,11 +242,10 @@ class Process:
 
 async def _read(fd: int) -> bytes:
     while True:
-        await checkpoint()
-        try:
+        # Most often there is nothing yet; to try that first costs more than to wait.
+        await anyio.wait_readable(fd)
+        with suppress(BlockingIOError):
             return os.read(fd, _CHUNK)
-        except BlockingIOError:
-            await anyio.wait_readable(fd)
 
 
 async def receive(channel: socket.socket) -> bytes:

@@ -86,7 +86,8 @@ class Resources:
         if held is None:
             held = self._held[key] = _Held(factory)
             self._tasks.start_soon(self._hold, key, held)
-        await held.entered.wait()
+        if not held.entered.is_set():
+            await held.entered.wait()
         if held.error is not None:
             # One error for all who waited: each would add its own frames to it.
             raise held.error.with_traceback(held.traceback)

@@ -7,10 +7,12 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
+from pydantic_core import from_json, to_json
 
 from gofer import RunnerError
 from gofer.processes import Process
@@ -65,7 +67,7 @@ class Connection:
         self._deaf: Lost | None = None
         self._lines = Lines()
         self._reading = anyio.CancelScope()
-        self._rest: int | None = None
+        self._waits = False
         self._busy = False
         self._handled = anyio.Event()
         self.closed = anyio.Event()
@@ -155,38 +157,59 @@ class Connection:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._await_exit)
             try:
-                while data := await self._receive():
-                    self._busy = True
-                    await self._take(data)
-                    self._busy = False
-                    self._handled.set()
+                await self._read_while_it_runs()
+                if self._process.returncode is not None:
+                    await self._read_the_rest()
             except RunnerError as reason:
                 error = Lost(f"{self._process.name}: {reason}")
             tasks.cancel_scope.cancel()
         return error or await self._gone("it closed its stdout")
 
+    @property
+    def settled(self) -> bool:
+        """Whether all that the agent has written so far has been handled."""
+        return self._lost is not None or not (self._busy or self._process.unread)
+
     async def settle(self) -> None:
         """Wait until all that the agent has written so far has been handled."""
-        while self._lost is None and (self._busy or self._process.unread):
+        while not self.settled:
             self._handled = anyio.Event()
             await self._handled.wait()
 
-    async def _receive(self) -> bytes:
-        if self._process.returncode is None:
-            with anyio.CancelScope() as self._reading:
-                return await self._process.receive()
+    async def _read_while_it_runs(self) -> None:
+        data = b""
+        with self._reading:
+            while self._process.returncode is None:
+                self._waits = True
+                data = await self._process.receive()
+                self._waits = False
+                if not data or self._reading.cancel_called:
+                    break
+                await self._handle(data)
+                data = b""
+                await checkpoint()  # who has waited for it goes on first
+        if data:  # it came together with the exit
+            await self._handle(data)
+
+    async def _read_the_rest(self) -> None:
         # Others may hold the pipe open, and write to it, when the agent has ended: what lies in
         # it now is all.
-        await checkpoint()
-        if self._rest is None:
-            self._rest = self._process.unread
-        data = self._process.receive_nowait(self._rest)
-        self._rest -= len(data)
-        return data
+        rest = self._process.unread
+        while data := self._process.receive_nowait(rest):
+            rest -= len(data)
+            await self._handle(data)
+            await checkpoint()
+
+    async def _handle(self, data: bytes) -> None:
+        self._busy = True
+        await self._take(data)
+        self._busy = False
+        self._handled.set()
 
     async def _await_exit(self) -> None:
         await self._process.wait()
-        self._reading.cancel()
+        if self._waits:  # and does not handle what came before
+            self._reading.cancel()
 
     async def _gone(self, why: str) -> Lost:
         """Return the error that says how the agent went."""
@@ -210,7 +233,8 @@ class Connection:
                 pending.done.set()
 
     async def _take(self, data: bytes) -> None:
-        for message in joined(self._messages(data)):
+        messages = list(self._messages(data))
+        for message in joined(messages) if len(messages) > 1 else messages:
             method = message.get("method")
             if method is None:
                 self._answered(message)
@@ -263,6 +287,10 @@ class Connection:
 
 def _encode(message: dict[str, Any]) -> bytes:
     # In ASCII: some agents take other separators of lines than a newline for one too.
+    with suppress(ValueError):
+        line = to_json(message, inf_nan_mode="null")
+        if line.isascii():
+            return line + b"\n"
     text = json.dumps(message, separators=(",", ":"), allow_nan=False)
     if _LONE_SURROGATE.search(text):
         # Half of a pair is no character, and some agents refuse the whole message for it.
@@ -273,6 +301,10 @@ def _encode(message: dict[str, Any]) -> bytes:
 
 
 def _decode(line: bytes) -> Any:
+    try:
+        return from_json(line)
+    except ValueError:
+        pass  # which the following understands all the same, perhaps
     try:
         return json.loads(line)
     except UnicodeDecodeError:

@@ -28,14 +28,18 @@ class Lines:
         """
         first, *rest = data.split(b"\n")
         self._size += len(first)
-        if self._size > self._limit or any(len(line) > self._limit for line in rest):
+        self._parts.append(first)
+        over = self._size > self._limit
+        if not over and len(data) > self._limit:
+            over = any(len(line) > self._limit for line in rest)
+        if over:
             raise RunnerError(
                 f"it sent a message of more than {self._limit} bytes: that is the limit for one"
             )
-        self._parts.append(first)
         if not rest:
             return []
-        lines = [b"".join(self._parts), *rest[:-1]]
-        self._parts = [rest[-1]]
-        self._size = len(rest[-1])
-        return lines
+        last = rest.pop()
+        rest.insert(0, b"".join(self._parts))
+        self._parts = [last]
+        self._size = len(last)
+        return rest
