@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +33,7 @@ _SESSIONS = 256
 _OPEN_REQUESTS = 256
 _PERMISSION = "session/request_permission"
 
+T = TypeVar("T")
 Serve = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Answers a request of the agent's: takes its method and parameters, returns its result."""
 
@@ -91,8 +91,8 @@ class Agent:
             "clientCapabilities": capabilities,
             "clientInfo": {"name": "gofer", "title": "gofer", "version": version},
         }
-        with self._in_time("initialize"):
-            data = await self.connection.request("initialize", params)
+        asking = self.connection.request("initialize", params)
+        data = await self._in_time("initialize", asking)
         self.known = read(Initialized, data, "initialize")
         spoken = self.known.protocol_version
         if spoken is not None and spoken != PROTOCOL_VERSION:
@@ -102,8 +102,7 @@ class Agent:
             )
         self._login = Login(self.name, self.known, self.settings.auth_method, environment)
         if self._login.configured:
-            with self._in_time("authenticate"):
-                await self._login.go(self.connection)
+            await self._in_time("authenticate", self._login.go(self.connection))
 
     async def open(self, cwd: str, resume: str | None) -> Session:
         """Return a session in *cwd*: the one to resume, where that works, else a new one.
@@ -124,16 +123,19 @@ class Agent:
         offered = capabilities.mcp_capabilities if capabilities is not None else {}
         mcp_servers = servers(self.name, self.settings.mcp_servers, offered)
         params = {"cwd": cwd, "mcpServers": mcp_servers}
-        with self._in_time("the opening of a session"):
-            session, state = await self._logged_in(params, resume)
-            await apply(self.connection, session.id, state, self.settings)
-        if session.id != resume:
+        session = await self._in_time("the opening of a session", self._opened(params, resume))
+        if self._early and session.id != resume:
             # What was told of one that could not be resumed is nobody's.
             others = [entry for entry in self._early if entry[0] != resume]
             self._early.clear()
             self._early.extend(others)
         while len(self.sessions) > _SESSIONS:
             del self.sessions[next(iter(self.sessions))]
+        return session
+
+    async def _opened(self, params: dict[str, Any], resume: str | None) -> Session:
+        session, state = await self._logged_in(params, resume)
+        await apply(self.connection, session.id, state, self.settings)
         return session
 
     async def _logged_in(
@@ -150,32 +152,34 @@ class Agent:
         except AgentError as error:
             raise (self._login.missing(error) if wanted(error) else error) from None
 
-    @contextmanager
-    def _in_time(self, what: str) -> Iterator[None]:
+    async def _in_time(self, what: str, asking: Awaitable[T]) -> T:
         setting = "first_start_timeout" if self._first else "start_timeout"
         seconds = getattr(self.settings, setting)
-        try:
-            with anyio.fail_after(seconds):
-                yield
-        except TimeoutError:
-            said = self.process.stderr_tail.strip()
-            raise RunnerError(
-                f"agent {self.name!r} ({' '.join(self.settings.command)}) did not answer {what} "
-                f"within {seconds:g} s: raise {setting}, or start it by hand to see what it wants"
-                + (f"; its stderr ends:\n{said}" if said else "")
-            ) from None
+        with anyio.move_on_after(seconds):
+            return await asking
+        said = self.process.stderr_tail.strip()
+        raise RunnerError(
+            f"agent {self.name!r} ({' '.join(self.settings.command)}) did not answer {what} "
+            f"within {seconds:g} s: raise {setting}, or start it by hand to see what it wants"
+            + (f"; its stderr ends:\n{said}" if said else "")
+        )
 
     # Turns
 
-    async def turn(self, session: Session, text: str, on_block: OnBlock, serve: Serve) -> None:
-        """Have one turn in *session*; what the agent asks meanwhile is answered by *serve*."""
+    async def turn(
+        self, session: Session, text: str, on_block: OnBlock, serve: Serve, scope: anyio.CancelScope
+    ) -> None:
+        """Have one turn in *session*; what the agent asks meanwhile is answered by *serve*.
+
+        :param scope: what is cancelled where *on_block* fails; ``session.failure`` is its error.
+        """
         self._first, self.used = False, True
         self._current, asked = session, _Asked(serve)
         self._asked = asked
         try:
             early = list(self._early)
             self._early.clear()
-            session.begin(on_block)
+            session.begin(on_block, scope)
             for session_id, update in early:
                 if session_id == session.id:
                     await session.take(update)

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import anyio
 from anyio.abc import TaskGroup
 
 from gofer import Run
@@ -25,7 +26,7 @@ _DENIED = 1024
 
 
 class Client:
-    """The client side of one turn.
+    """The client side of one turn: an async context manager; leaving it ends its terminals.
 
     ``denied`` lists what was not permitted, the first 1024 of it.
     """
@@ -37,16 +38,30 @@ class Client:
         cwd: Path,
         environment: dict[str, str],
         supervisor: Supervisor,
-        tasks: TaskGroup,
         ask: Ask | None,
     ) -> None:
         self.denied: list[dict[str, Any]] = []
         self._run = run
         self._settings = settings
         self._ask = ask
-        roots = [cwd, *(cwd / root for root in settings.roots)]
-        self._files = Files(roots)
-        self._terminals = Terminals(tasks, supervisor, self._files, cwd, environment)
+        self._tasks: TaskGroup | None = None
+        # Most agents may use neither.
+        if settings.fs or settings.terminal:
+            self._files = Files([cwd, *(cwd / root for root in settings.roots)])
+        if settings.terminal:
+            self._tasks = anyio.create_task_group()
+            self._terminals = Terminals(self._tasks, supervisor, self._files, cwd, environment)
+
+    async def __aenter__(self) -> Client:
+        if self._tasks is not None:
+            await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        if self._tasks is None:
+            return None
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(*error)
 
     async def serve(self, method: str, params: dict[str, Any]) -> Any:
         """Answer one request.
@@ -77,7 +92,8 @@ class Client:
 
     def cancel(self) -> None:
         """End what runs for the agent: the turn is being cancelled."""
-        self._terminals.kill()
+        if self._settings.terminal:
+            self._terminals.kill()
 
     async def _permission(self, params: dict[str, Any]) -> dict[str, Any]:
         call = params.get("toolCall")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from gofer import RunnerError
 from gofer.processes import Supervisor
 
 from ._settings import AcpAgent
+from ._watch import Watchers
 
 if TYPE_CHECKING:
     from ._agent import Agent
@@ -35,13 +37,12 @@ class _Place:
         self.started = anyio.Event()
         self.ended = anyio.Event()
         self.scope = anyio.CancelScope()
-        self.idle = False
-        self.changed = anyio.Event()
+        self.idle_since = 0.0
 
-    def change(self, *, idle: bool) -> None:
-        self.idle = idle
-        self.changed.set()
-        self.changed = anyio.Event()
+    @property
+    def lives(self) -> bool:
+        """Whether its agent can have another turn."""
+        return self.agent is not None and self.agent.connection.lost is None
 
 
 class Pool:
@@ -52,17 +53,25 @@ class Pool:
     waited longest goes first.
     """
 
-    def __init__(self, supervisor: Supervisor, most: int, idle_seconds: float) -> None:
-        self._supervisor = supervisor
+    supervisor: Supervisor
+
+    def __init__(
+        self, supervisor: Callable[[], Awaitable[Supervisor]], most: int, idle_seconds: float
+    ) -> None:
+        self._get_supervisor = supervisor
         self._most = most
         self._idle_seconds = idle_seconds
         self._places: dict[Agent, _Place] = {}
-        self._idle: dict[_Place, None] = {}
+        self._idle: dict[_Place, None] = {}  # in the order in which they were kept
+        self._kept = anyio.Event()
         self._known: set[str] = set()
         self._tasks: TaskGroup = anyio.create_task_group()
+        self.watchers = Watchers(self._tasks)
 
     async def __aenter__(self) -> Pool:
+        self.supervisor = await self._get_supervisor()
         await self._tasks.__aenter__()
+        self._tasks.start_soon(self._end_the_idle)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -87,7 +96,7 @@ class Pool:
 
         :raises RunnerError: it could not be started; says why, with the end of its stderr.
         """
-        key = (name, settings.model_dump_json(), str(cwd), tuple(sorted(environment.items())))
+        key = (name, settings, cwd, environment)
         warm = self._warm(key, resume)
         if warm is not None:
             return warm
@@ -104,21 +113,17 @@ class Pool:
         assert place.agent is not None
         return place.agent
 
-    async def give_back(self, agent: Agent) -> None:
-        """Keep the agent for another turn; end it where that is not wanted, or it is gone."""
+    def keep(self, agent: Agent) -> bool:
+        """Keep the agent for another turn; return False where that is not wanted, or it is gone."""
         place = self._places.get(agent)
-        if place is None:
-            return
-        if not agent.settings.warm or not self._most or agent.connection.lost is not None:
-            await self.discard(agent)
-            return
-        place.change(idle=True)
+        if place is None or not (place.lives and agent.settings.warm and self._most):
+            return False
+        place.idle_since = anyio.current_time()
         self._idle[place] = None
+        self._kept.set()
         if len(self._idle) > self._most:
-            # Its place ends it; this turn need not wait for that.
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            oldest.scope.cancel()
+            self._end_oldest()
+        return True
 
     async def discard(self, agent: Agent) -> None:
         """End the agent and all that it started; when this returns nothing of it lives."""
@@ -127,15 +132,31 @@ class Pool:
             await self._end(place)
 
     def _warm(self, key: Key, resume: str | None) -> Agent | None:
-        fitting = [place for place in self._idle if place.key == key]
-        alive = [p for p in fitting if p.agent is not None and p.agent.connection.lost is None]
-        having = [p for p in alive if p.agent is not None and resume in p.agent.sessions]
-        if not alive:
+        fitting = [place for place in self._idle if place.lives and place.key == key]
+        having = [p for p in fitting if p.agent is not None and resume in p.agent.sessions]
+        if not fitting:
             return None
-        place = (having or alive)[-1]
+        place = (having or fitting)[-1]
         del self._idle[place]
-        place.change(idle=False)
         return place.agent
+
+    def _end_oldest(self) -> None:
+        # Its place ends it; nobody need wait for that.
+        oldest = next(iter(self._idle))
+        del self._idle[oldest]
+        oldest.scope.cancel()
+
+    async def _end_the_idle(self) -> None:
+        """End each agent that has been idle for too long."""
+        while True:
+            await self._kept.wait()
+            self._kept = anyio.Event()
+            while self._idle:
+                ends = next(iter(self._idle)).idle_since + self._idle_seconds
+                if anyio.current_time() >= ends:
+                    self._end_oldest()
+                else:
+                    await anyio.sleep_until(ends)
 
     async def _end(self, place: _Place) -> None:
         self._idle.pop(place, None)
@@ -153,7 +174,7 @@ class Pool:
     ) -> None:
         try:
             with place.scope:
-                async with self._supervisor.process(
+                async with self.supervisor.process(
                     settings.command,
                     name=f"agent {name}",
                     cwd=cwd,
@@ -172,7 +193,10 @@ class Pool:
                         place.agent = agent
                         self._places[agent] = place
                         place.started.set()
-                        await self._until_unwanted(place)
+                        await agent.connection.closed.wait()
+                        if place not in self._idle:
+                            # A turn still wants to read what it left; its end discards it.
+                            await anyio.sleep_forever()
                         tasks.cancel_scope.cancel()
         except (Exception, BaseExceptionGroup) as error:
             place.error = _only(error)
@@ -186,33 +210,6 @@ class Pool:
             self._idle.pop(place, None)
             place.started.set()
             place.ended.set()
-
-    async def _until_unwanted(self, place: _Place) -> None:
-        """Wait until the agent has gone, or has been idle for too long."""
-        assert place.agent is not None
-        closed = place.agent.connection.closed
-        async with anyio.create_task_group() as tasks:
-
-            async def watch_closed() -> None:
-                await closed.wait()
-                # A turn that goes on still wants to read what it left; its end discards it.
-                while not place.idle:
-                    await place.changed.wait()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(watch_closed)
-            while True:
-                changed = place.changed
-                if not place.idle:
-                    await changed.wait()
-                    continue
-                with anyio.move_on_after(self._idle_seconds):
-                    await changed.wait()
-                    continue
-                if place.idle:
-                    self._idle.pop(place, None)
-                    tasks.cancel_scope.cancel()
-                    return
 
 
 def _only(error: BaseException) -> BaseException:

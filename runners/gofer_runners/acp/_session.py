@@ -37,7 +37,8 @@ class Session:
 
     Before the prompt is sent nothing is part of an answer: a session that is resumed replays old
     messages, a new one greets. ``prompted`` says whether the prompt of the turn has been sent,
-    ``end`` how it was answered; ``arrived`` is set when an update comes.
+    ``end`` how it was answered, ``failure`` what a plugin raised meanwhile; ``arrived`` is set when
+    an update comes.
     """
 
     def __init__(self, connection: Connection, session_id: str, info: SessionInfo) -> None:
@@ -45,23 +46,22 @@ class Session:
         self.info = info
         self.prompted = False
         self.end: PromptEnd | None = None
+        self.failure: Exception | None = None
         self.arrived = anyio.Event()
         self._connection = connection
         self._on_block: OnBlock | None = None
         self._updates = Updates()
         self._said = False
         self._cancelling = False
-        self._asking = anyio.CancelScope()
-        self._failure: Exception | None = None
+        self._scope: anyio.CancelScope | None = None
 
-    def begin(self, on_block: OnBlock) -> None:
-        """Begin a turn: from now on what comes goes to *on_block*."""
+    def begin(self, on_block: OnBlock, scope: anyio.CancelScope) -> None:
+        """Begin a turn: from now on what comes goes to *on_block*; *scope* ends where it fails."""
         self._on_block = on_block
         self._updates = Updates()
         self.prompted = self._said = self._cancelling = False
-        self.end = None
-        self._asking = anyio.CancelScope()
-        self._failure = None
+        self.end = self.failure = None
+        self._scope = scope
 
     async def prompt(self, text: str, drain: float | None) -> None:
         """Send the prompt of the turn that has begun, and wait until it has ended.
@@ -71,16 +71,11 @@ class Session:
 
         :raises AgentError: the agent answered with an error.
         :raises Lost: it is gone.
-        :raises PluginError: a plugin failed.
         """
-        with self._asking:
-            try:
-                self.end = await self._end_of_turn(text)
-            finally:
-                await self._drain(drain)
-        if self._failure is not None:
-            self.end = None
-            raise self._failure
+        try:
+            self.end = await self._end_of_turn(text)
+        finally:
+            await self._drain(drain)
 
     async def _end_of_turn(self, text: str) -> PromptEnd:
         """Wait for the end of a turn. Version 2 of the protocol changes this, and only this."""
@@ -92,6 +87,8 @@ class Session:
         self.prompted = True
 
     async def _drain(self, seconds: float | None) -> None:
+        if seconds is None and self._connection.settled and not self._unfinished:
+            return
         with anyio.move_on_after(_DRAIN_SECONDS):
             await self._connection.settle()
             while seconds is None and self._unfinished:
@@ -106,15 +103,13 @@ class Session:
         lives = not (self._cancelling or self._connection.closed.is_set())
         return lives and self.end is not None and not self._said
 
-    async def close(self, *, failed: bool) -> None:
-        """End the turn: what comes now is no part of it, and no call stays open.
+    def close(self, *, failed: bool) -> list[Block]:
+        """End the turn: what comes now is no part of it.
 
-        :raises PluginError: a plugin failed.
+        Return what is still to be told of it: a result for each call that was left open.
         """
-        on_block, self._on_block = self._on_block, None
-        if on_block is not None:
-            for block in list(self._updates.end(failed=failed)):
-                await on_block(block)
+        began, self._on_block = self._on_block is not None, None
+        return list(self._updates.end(failed=failed)) if began else []
 
     async def cancel(self) -> None:
         """Ask the agent to end the turn.
@@ -152,7 +147,7 @@ class Session:
 
     async def _pass(self, blocks: Iterable[Block]) -> None:
         on_block = self._on_block
-        if on_block is None or self._failure is not None:
+        if on_block is None or self.failure is not None:
             log.debug("session %s: an update outside of a turn", self.id)
             return
         try:
@@ -164,5 +159,6 @@ class Session:
                 await on_block(block)
         except Exception as error:
             # A plugin's error ends the turn, not the connection that brought the block.
-            self._failure = error
-            self._asking.cancel()
+            self.failure = error
+            assert self._scope is not None
+            self._scope.cancel()

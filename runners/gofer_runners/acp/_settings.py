@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gofer import Config, ConfigError, PluginNotSupportedError, agents
 
 from ._permissions import Policy
 
-__all__ = ["AcpAgent", "Environment"]
+__all__ = ["AcpAgent", "Environment", "KnownAgent"]
 
 
 class Environment(BaseModel):
@@ -29,8 +32,12 @@ class Environment(BaseModel):
 
     def variables(self, own: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the environment, made of *own*."""
-        names = own if self.inherit is True else self.inherit or []
-        found = {name: own[name] for name in names if name in own and name not in self.unset}
+        if self.inherit is True:
+            found = dict(own)
+        else:
+            found = {name: own[name] for name in self.inherit or () if name in own}
+        for name in self.unset:
+            found.pop(name, None)
         return {**found, **self.set}
 
 
@@ -73,3 +80,48 @@ class AcpAgent(BaseModel):
     terminal: bool = False
     roots: list[str] = Field(default_factory=list)
     warm: bool = True
+
+
+class KnownAgent:
+    """The settings of an agent that was found on PATH.
+
+    :raises PluginNotSupportedError: it is unknown, or not installed.
+    :raises ConfigError: its settings are wrong.
+    """
+
+    def __init__(self, name: str, config: Config) -> None:
+        self._path = os.environ.get("PATH")
+        self.settings = _settings(name, config)
+        self._program = shutil.which(self.settings.command[0])
+
+    @property
+    def holds(self) -> bool:
+        """Whether it need not be looked for again: PATH is the same, and its program there."""
+        same = self._program is not None and self._path == os.environ.get("PATH")
+        return same and os.access(str(self._program), os.X_OK)
+
+
+def _settings(name: str, config: Config) -> AcpAgent:
+    found = agents.find(name, config)
+    own = config.agents.get(name)
+    given: dict[str, Any] = {**found.agent.settings, **((own.model_extra or {}) if own else {})}
+    if found.command is None:
+        raise PluginNotSupportedError(
+            f"agent {name!r} is not installed: {', '.join(found.missing)} "
+            f"is not on PATH. To install it: {found.agent.install}"
+        )
+    if not found.command:
+        raise ConfigError(f"[tool.gofer.agents.{name}]: command is missing: how is it started?")
+    given["command"] = list(found.command)
+    given.pop("args", None)  # they are in it
+    try:
+        return AcpAgent.model_validate(given)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        )
+        allowed = ", ".join(sorted(AcpAgent.model_fields))
+        raise ConfigError(
+            f"[tool.gofer.agents.{name}]: {problems}. Its keys are: {allowed}"
+        ) from None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import anyio
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from gofer import (
     Capabilities,
-    ConfigError,
     Host,
-    PluginNotSupportedError,
     PluginValidationError,
     Run,
     Runner,
@@ -23,15 +22,13 @@ from gofer import (
     SubagentResult,
     SubagentSpec,
     Usage,
-    agents,
 )
-from gofer.processes import Supervisor
 
 from ._client import Client
 from ._errors import Lost
 from ._permissions import Ask
 from ._pool import Pool
-from ._settings import AcpAgent
+from ._settings import AcpAgent, KnownAgent
 
 if TYPE_CHECKING:
     from ._agent import Agent
@@ -69,6 +66,7 @@ class AcpRunner(Runner):
         self._warm = warm
         self._warm_seconds = warm_seconds
         self._ask = ask
+        self._known: WeakKeyDictionary[Host, dict[str, KnownAgent]] = WeakKeyDictionary()
         # Long enough for every agent's own grace, which is what counts.
         self.cancel_grace = 60.0
 
@@ -81,7 +79,10 @@ class AcpRunner(Runner):
             raise PluginValidationError(
                 "SubagentSpec.agent", "is missing: runner 'acp' needs the name of an agent"
             )
-        _settings(spec.agent, host)
+        known = self._known.setdefault(host, {})
+        agent = known.get(spec.agent)
+        if agent is None or not agent.holds:
+            known[spec.agent] = KnownAgent(spec.agent, host.config)
 
     async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
         """Have one turn with the agent that *spec* names.
@@ -91,36 +92,30 @@ class AcpRunner(Runner):
         assert spec.agent is not None
         if not run.prompt.strip():
             raise PluginValidationError("SubagentSpec.task", "is blank: say what to do")
-        settings = _settings(spec.agent, run.host)
+        if spec.agent not in self._known.get(run.host, ()):
+            self.check(spec, run.host)
+        settings = self._known[run.host][spec.agent].settings
         cwd = run.cwd / settings.cwd if settings.cwd else run.cwd
         environment = {**settings.env.variables(), **run.environment}
-        supervisor: Supervisor = await run.host.supervisor()
-        pool = await self._pool(run.host, supervisor)
-        turn = _Turn(run, settings)
+        pool = await self._pool(run.host)
+        client = Client(run, settings, cwd, environment, pool.supervisor, self._ask)
+        turn = _Turn(run, settings, client)
         try:
-            async with anyio.create_task_group() as tasks:
-                # The terminals that the agent opens are tasks of this group: they end with it.
-                turn.client = Client(run, settings, cwd, environment, supervisor, tasks, self._ask)
-                tasks.start_soon(turn.watch_cancel, tasks.cancel_scope)
+            async with client:
+                watcher = pool.watchers.watch(run.cancel_requested, turn.cancel)
                 try:
-                    await turn.open(pool, cwd, environment)
-                    await turn.go()
-                except Exception as error:
-                    turn.error = error
-                tasks.cancel_scope.cancel()
+                    await turn.go(pool, cwd, environment)
+                finally:
+                    watcher.leave()
             await turn.close()
             return turn.result()
         finally:
-            with anyio.CancelScope(shield=True):
-                if turn.agent is not None:
-                    await (pool.give_back if turn.well else pool.discard)(turn.agent)
+            if turn.agent is not None and not (turn.well and pool.keep(turn.agent)):
+                with anyio.CancelScope(shield=True):
+                    await pool.discard(turn.agent)
 
-    async def _pool(self, host: Host, supervisor: Supervisor) -> Pool:
-        @asynccontextmanager
-        async def factory() -> AsyncIterator[Pool]:
-            async with Pool(supervisor, self._warm, self._warm_seconds) as pool:
-                yield pool
-
+    async def _pool(self, host: Host) -> Pool:
+        factory = partial(Pool, host.supervisor, self._warm, self._warm_seconds)
         pool: Pool = await host.resource(("acp", "pool"), factory)
         return pool
 
@@ -128,13 +123,13 @@ class AcpRunner(Runner):
 class _Turn:
     """One turn: what it brought, and whether the agent may have another."""
 
-    client: Client
-
-    def __init__(self, run: Run, settings: AcpAgent) -> None:
+    def __init__(self, run: Run, settings: AcpAgent, client: Client) -> None:
         self.agent: Agent | None = None
         self.error: Exception | None = None
+        self._scope = anyio.CancelScope()
         self._run = run
         self._settings = settings
+        self._client = client
         self._session: Session | None = None
 
     @property
@@ -147,7 +142,23 @@ class _Turn:
             and not self._run.cancel_requested.is_set()
         )
 
-    async def open(self, pool: Pool, cwd: Path, environment: dict[str, str]) -> None:
+    async def go(self, pool: Pool, cwd: Path, environment: dict[str, str]) -> None:
+        """Send the prompt to an agent, and take what comes until the end of the turn."""
+        with self._scope:
+            try:
+                agent, session = await self._open(pool, cwd, environment)
+                emit, serve = self._run.emit, self._client.serve
+                await agent.turn(session, self._run.prompt, emit, serve, self._scope)
+            except Exception as error:
+                self.error = error
+        failure = self._session.failure if self._session is not None else None
+        if self._session is not None and failure is not None:
+            self._session.end = None
+            self.error = self.error or failure
+
+    async def _open(
+        self, pool: Pool, cwd: Path, environment: dict[str, str]
+    ) -> tuple[Agent, Session]:
         """Take an agent and open a session; a kept one that has died meanwhile is replaced."""
         spec = self._run.spec
         assert spec.agent is not None
@@ -156,41 +167,37 @@ class _Turn:
                 spec.agent, self._settings, cwd, environment, spec.resume
             )
             try:
-                self._session = await agent.open(str(cwd), spec.resume)
+                session = self._session = await agent.open(str(cwd), spec.resume)
             except Lost:
                 if not agent.used:
                     raise
                 self.agent = None
                 await pool.discard(agent)
             else:
-                return
+                return agent, session
 
-    async def go(self) -> None:
-        """Send the prompt, and take what comes until the end of the turn."""
-        assert self.agent is not None
-        assert self._session is not None
-        session = self._session
-        await self.agent.turn(session, self._run.prompt, self._run.emit, self.client.serve)
-
-    async def watch_cancel(self, scope: anyio.CancelScope) -> None:
-        """Ask the agent to end when the child should, and give it its grace to answer."""
-        await self._run.cancel_requested.wait()
+    async def cancel(self) -> None:
+        """Ask the agent to end, give it its grace to answer, and wait no longer."""
         if self.agent is not None and self._prompted:
             with anyio.move_on_after(self._settings.cancel_grace):
                 with suppress(RunnerError):  # who does not read any more may still have to say
                     await self.agent.cancel()
-                self.client.cancel()
+                self._client.cancel()
                 await anyio.sleep_forever()
-        scope.cancel()
+        self._scope.cancel()
 
     async def close(self) -> None:
         """Tell of the calls that were left open that they have ended."""
         if self._session is None:
             return
         failed = self.error is not None or self._end is None or self._end.stop_reason != "end_turn"
+        left = self._session.close(failed=failed)
+        if not left:
+            return
         with anyio.move_on_after(_CLOSING_SECONDS):
             try:
-                await self._session.close(failed=failed)
+                for block in left:
+                    await self._run.emit(block)
             except Exception as error:
                 if self.error is None and not self._run.cancel_requested.is_set():
                     self.error = error
@@ -233,36 +240,9 @@ class _Turn:
             stop_reason=stop_reason,
             error=error,
             usage=_usage(self._end),
-            permissions_denied=self.client.denied,
+            permissions_denied=self._client.denied,
             session=session,
         )
-
-
-def _settings(agent: str, host: Host) -> AcpAgent:
-    found = agents.find(agent, host.config)
-    own = host.config.agents.get(agent)
-    given: dict[str, Any] = {**found.agent.settings, **((own.model_extra or {}) if own else {})}
-    if found.command is None:
-        raise PluginNotSupportedError(
-            f"agent {agent!r} is not installed: {', '.join(found.missing)} "
-            f"is not on PATH. To install it: {found.agent.install}"
-        )
-    if not found.command:
-        raise ConfigError(f"[tool.gofer.agents.{agent}]: command is missing: how is it started?")
-    given["command"] = list(found.command)
-    given.pop("args", None)  # they are in it
-    try:
-        settings = AcpAgent.model_validate(given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        )
-        allowed = ", ".join(sorted(AcpAgent.model_fields))
-        raise ConfigError(
-            f"[tool.gofer.agents.{agent}]: {problems}. Its keys are: {allowed}"
-        ) from None
-    return settings
 
 
 def _usage(end: PromptEnd | None) -> Usage | None:
