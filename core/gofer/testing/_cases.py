@@ -74,7 +74,7 @@ def spec_fields() -> st.SearchStrategy[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Moment:
-    """When to cancel: after so many blocks, then so many turns of the event loop."""
+    """When to cancel: after so many blocks, then so many steps of the event loop."""
 
     blocks: int = 0
     ticks: int = 0
@@ -82,8 +82,8 @@ class Moment:
     def __repr__(self) -> str:
         if not self.blocks and not self.ticks:
             return "before it starts"
-        after = [f"{self.blocks} blocks"] if self.blocks else []
-        after += [f"{self.ticks} turns of the event loop"] if self.ticks else []
+        after = [f"block {self.blocks}"] if self.blocks else []
+        after += [f"{self.ticks} more steps of the event loop"] if self.ticks else []
         return "after " + " and ".join(after)
 
 

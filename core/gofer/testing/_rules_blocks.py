@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from ..blocks import BLOCK_TYPES, Text, ToolCall, ToolResult
+from ..blocks import BLOCK_TYPES, Text, ToolCall
 from ..errors import GoferError
 from ..hooks import hookimpl
 from ..messages import Message, Request
@@ -60,16 +60,16 @@ def check_calls(record: Record) -> None:
     """
     called: set[str] = set()
     answered: set[str] = set()
-    for block in record.blocks:
+    for block in record.calls:
         if isinstance(block, ToolCall):
             called.add(block.id)
-        elif isinstance(block, ToolResult):
-            call = block.tool_call_id
-            if call not in called and record.emitted:
-                raise Broken(f"a result came of call {call!r}, and no such call before it")
-            if call in answered:
-                raise Broken(f"call {call!r} got two results")
-            answered.add(call)
+            continue
+        call = block.tool_call_id
+        if call not in called:
+            raise Broken(f"a result came of call {call!r}, and no such call before it")
+        if call in answered:
+            raise Broken(f"call {call!r} got two results")
+        answered.add(call)
     returned = record.returned
     if isinstance(returned, SubagentResult) and returned.stop_reason == "end_turn":
         missing = called - answered
@@ -145,13 +145,12 @@ def works_on_the_prompt_that_hooks_left(kit: Kit) -> None:
     async def check() -> None:
         async with kit.scene(_Rewrites(before, after)) as scene:
             record = await scene.run(kit.subject.spec(before))
-        said = record.text()
-        if "apricot" in said:
+        if record.says("apricot"):
             raise Broken(
                 "a plugin replaced the task in on_request, and it worked on the old one: "
                 "use run.prompt, not spec.task"
             )
-        if "quince" not in said:
+        if not record.says("quince"):
             raise NotChecked("it did not say what it was asked to say: define task_that_says")
 
     kit.once(check)

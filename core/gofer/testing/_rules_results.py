@@ -45,7 +45,7 @@ def does_an_ordinary_task(kit: Kit) -> None:
                     f"it ended with {record.result.stop_reason!r}, its error being: "
                     f"{record.result.error}"
                 )
-            if kit.defines("task_that_says") and "apricot" not in record.result.summary:
+            if kit.defines("task_that_says") and not record.says("apricot"):
                 raise Broken(
                     f"it was given task_that_says('apricot') and said "
                     f"{cut(record.result.summary)!r}"
@@ -100,7 +100,8 @@ def answers_any_spec(kit: Kit) -> None:
 
     def check(fields: dict[str, Any]) -> None:
         spec = kit.subject.spec(kit.subject.task_that_says("apricot"))
-        kit.once(partial(_answer, kit, spec.model_copy(update=fields)))
+        # With its checks: no lone surrogate comes further than a spec.
+        kit.once(partial(_answer, kit, SubagentSpec.model_validate({**dict(spec), **fields})))
 
     kit.explore(spec_fields(), check)
 

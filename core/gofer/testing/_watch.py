@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from ..blocks import Block
+from ..blocks import Block, ToolCall, ToolResult
 from ..children import Child
 from ..errors import GoferError
 from ..final import FinalMessage
@@ -38,6 +38,8 @@ class Record:
     run: Run | None = None
     blocks: list[Block] = field(default_factory=list)
     """Every block of the child, as the hooks left it."""
+    calls: list[ToolCall | ToolResult] = field(default_factory=list)
+    """Its calls, also those that a plugin replaced by their results, and results, in order."""
     originals: FinalMessage = field(default_factory=FinalMessage)
     final: FinalMessage = field(default_factory=FinalMessage)
     emitted: list[Emitted] = field(default_factory=list)
@@ -74,6 +76,10 @@ class Record:
                 others += [_json(result) or "", str(result.summary), str(result.error)]
         return "\n".join([said, *others, str(self.raised or "")])
 
+    def says(self, word: str) -> bool:
+        """Say whether *word* is in it, in whatever letters: a runner may shout."""
+        return word.casefold() in self.text().casefold()
+
     def saw(self, chunk: StreamChunk) -> None:
         """Take the next block."""
         if self.ended:
@@ -87,6 +93,10 @@ class Record:
         self.final.add(chunk.block)
         self.originals.add(chunk.original)
         self.blocks.append(chunk.block)
+        if isinstance(chunk.original, ToolCall):
+            self.calls.append(chunk.original)
+        if isinstance(chunk.block, ToolResult):
+            self.calls.append(chunk.block)
         self.at_each_step()
         self._wake()
 

@@ -71,13 +71,19 @@ class AcpRunner(Runner):
         self.cancel_grace = 60.0
 
     def check(self, spec: SubagentSpec, host: Host) -> None:
-        """Refuse an agent that is unknown, not installed, or wrongly configured; say what to do.
+        """Refuse an agent that is unknown, not installed, or wrongly configured, and any option.
 
         :raises PluginError: the agent cannot be used. :raises ConfigError: its settings are wrong.
         """
         if not spec.agent:
             raise PluginValidationError(
                 "SubagentSpec.agent", "is missing: runner 'acp' needs the name of an agent"
+            )
+        if spec.options:
+            raise PluginValidationError(
+                "SubagentSpec.options",
+                f"{', '.join(spec.options)}: runner 'acp' has no options; what it can be told "
+                f"of an agent stands in [tool.gofer.agents.{spec.agent}]",
             )
         known = self._known.setdefault(host, {})
         agent = known.get(spec.agent)

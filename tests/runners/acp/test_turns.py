@@ -367,6 +367,14 @@ async def test_a_wrong_setting_is_named_with_what_is_allowed() -> None:
         assert "command is missing" in await refusal(b, "bare")
 
 
+async def test_options_are_refused_by_name() -> None:
+    async with bench(turn(say("hi"))) as b:
+        with pytest.raises(
+            PluginValidationError, match=r"temperature: .* no options.*agents\.fake"
+        ):
+            await b.run(options={"temperature": 0})
+
+
 async def test_no_agent_and_no_task_are_refused() -> None:
     async with bench(turn(say("x"))) as b:
         with pytest.raises(PluginValidationError, match="needs the name of an agent"):
