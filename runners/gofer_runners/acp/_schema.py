@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import core_schema
 
 from gofer import RunnerError
 
@@ -24,12 +32,13 @@ __all__ = [
 PROTOCOL_VERSION = 1
 
 
-def _or_default(value: Any, handler: Any) -> Any:
-    """Read a field as None where it does not fit: better no value than no turn."""
-    try:
-        return handler(value)
-    except ValidationError:
-        return None
+class _OrNone:
+    """Reads a field as None where it does not fit: better no value than no turn."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.with_default_schema(handler(source), default=None, on_error="default")
 
 
 def _objects(value: Any) -> Any:
@@ -41,7 +50,7 @@ def _object(value: Any) -> Any:
 
 
 T = TypeVar("T")
-Lenient = Annotated[T | None, WrapValidator(_or_default)]
+Lenient = Annotated[T | None, _OrNone()]
 Objects = Annotated[list[T], BeforeValidator(_objects)]
 Object = Annotated[dict[str, Any], BeforeValidator(_object)]
 
