@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
+from ._clean import copied
 from ._limits import Places
 from .children import Child
 from .errors import (
@@ -46,7 +47,7 @@ class Family:
         self.alive: dict[str, Child] = {}
         self._tasks = tasks
         self._spawned = 0
-        self._places: dict[tuple[str, int], Places] = {}
+        self._places: dict[tuple[str, int], Places[Child]] = {}
         self._closing = anyio.Event()
         self._watched = False
 
@@ -80,18 +81,24 @@ class Family:
         if spec.worktree is not None:
             worktree = await self._worktree(spec, cwd, turn)
             cwd = worktree.path
+        places = self._places.get((name, depth)) or self._new_places(name, depth)
         child = Child(
             self,
             f"sub-{self._spawned}",
-            spec if spec.runner == name else spec.model_copy(update={"runner": name}),
+            # Its own: whoever changes the spec afterwards changes no child.
+            copied(
+                spec,
+                runner=name,
+                tool_scope=list(spec.tool_scope),
+                options=dict(spec.options),
+            ),
             session=turn.session if turn is not None else host.default_session,
             parent=parent,
             depth=depth,
             cwd=cwd,
             cancel_grace=runner.cancel_grace if runner is not None else 0.0,
             observed=runner.observed if runner is not None else True,
-            # It stands in the queue from now on, whichever task the event loop starts first.
-            place=self._places_of(name, depth).ask(),
+            places=places,
             worktree=worktree,
         )
         self._spawned += 1
@@ -101,8 +108,13 @@ class Family:
         if not self._watched:
             self._watched = True
             self.start(self._tell_of_silence)
-        self._tasks.start_soon(child.live, name=child.id)
+        # It stands in the queue from now on, whichever task the event loop starts first.
+        places.ask(child)
         return child
+
+    def begin(self, child: Child, placed: bool = True) -> None:
+        """Start a task for *child*, and for those who follow it in its place."""
+        self._tasks.start_soon(_live, child, placed, name=f"{child.runner}, from {child.id}")
 
     def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         """Start a task that watches over a child; it ends with the child at the latest."""
@@ -158,10 +170,9 @@ class Family:
                 return None
             raise
 
-    def _places_of(self, runner: str, depth: int) -> Places:
-        places = self._places.get((runner, depth))
-        if places is None:
-            places = self._places[runner, depth] = Places(self.host.config.concurrency(runner))
+    def _new_places(self, runner: str, depth: int) -> Places[Child]:
+        places = Places(self.host.config.concurrency(runner), self.begin)
+        self._places[runner, depth] = places
         return places
 
     # Ending
@@ -230,3 +241,10 @@ class Family:
                         "child %s on %s has been silent for %.0f s: idle_timeout would end it",
                         child.id, child.runner, silent,
                     )  # fmt: skip
+
+
+async def _live(child: Child | None, placed: bool) -> None:
+    # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
+    with anyio.CancelScope(shield=True) as scope:
+        while child is not None:
+            child = await child.live(scope, placed)

@@ -1,20 +1,31 @@
-"""Limits of a Host: how deep, and how many at once."""
+"""Limits of a Host: how deep, how many at once, and for how long."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Mapping
-from types import TracebackType
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from .errors import ConfigError
+from .subagents import SubagentSpec
 
-__all__ = ["DEPTH", "DEPTH_LIMIT", "Place", "Places", "inherited_depth"]
+if TYPE_CHECKING:
+    from .children import Child
+    from .config import Config
+
+__all__ = ["DEPTH", "DEPTH_LIMIT", "Places", "inherited_depth", "time_limits", "watch"]
 
 DEPTH = "GOFER_DEPTH"
 DEPTH_LIMIT = "GOFER_DEPTH_LIMIT"
+
+_TURN = 0.001
+"""How many seconds children that never wait may follow each other before others get their turn."""
 
 
 def inherited_depth(environ: Mapping[str, str] = os.environ) -> tuple[int, int | None]:
@@ -31,69 +42,100 @@ def inherited_depth(environ: Mapping[str, str] = os.environ) -> tuple[int, int |
     return numbers[0] or 0, numbers[1]
 
 
-class Places:
-    """A number of places; who finds none waits, first come, first served."""
+Who = TypeVar("Who", bound=Hashable)
 
-    def __init__(self, total: int) -> None:
+
+class Places(Generic[Who]):
+    """A number of places; who finds none waits, first come, first served.
+
+    :param begin: called with who has a place now: at once, or when another's is free, and then
+        with the context variables of who asked. What waits costs no task.
+    """
+
+    def __init__(self, total: int, begin: Callable[[Who], object]) -> None:
         self.total = total
         self.taken = 0
-        self._queue: deque[Place] = deque()
+        self._begin = begin
+        self._yielded = 0.0
+        self._queue: OrderedDict[Who, Context] = OrderedDict()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
         return len(self._queue)
 
-    def ask(self) -> Place:
-        """Ask for a place, or stand in the queue, at once; ``async with`` what it returns."""
-        place = Place(self)
+    def ask(self, who: Who) -> None:
+        """Have *who* begin, or stand in the queue."""
         if self.taken < self.total:
             self.taken += 1
-            place.given = True
+            self._begin(who)
         else:
-            self._queue.append(place)
-        return place
+            self._queue[who] = copy_context()
 
-    def _free(self) -> None:
-        # A place goes straight to the next in the queue, so that nobody can slip in between.
+    def withdraw(self, who: Who) -> bool:
+        """Take *who* out of the queue; False: it has begun."""
+        return self._queue.pop(who, None) is not None
+
+    def free(self) -> None:
+        """Give up one place: it goes straight to the next in the queue, nobody slips in between."""
         if self._queue:
-            self._queue.popleft()._give()
+            who, context = self._queue.popitem(last=False)
+            context.run(self._begin, who)
         else:
             self.taken -= 1
 
+    async def follow(self) -> Who | None:
+        """Give up one place; return who goes on in it in the caller's task, None where nobody.
 
-class Place:
-    """A place that was asked for: entering waits until it is given, leaving frees it."""
+        That spares a task where the next one could not tell the difference: it has the context
+        variables that the task has now.
+        """
+        if self._queue and await self._go_on():
+            who = next(iter(self._queue), None)
+            if who is not None and _same(self._queue[who], copy_context()):
+                del self._queue[who]
+                return who
+        self.free()
+        return None
 
-    __slots__ = ("_places", "_turn", "given")
+    async def _go_on(self) -> bool:
+        """Give other tasks their turn where they had none for long; False: better in another."""
+        now = time.monotonic()
+        if now - self._yielded >= _TURN:
+            self._yielded = now
+            try:
+                await checkpoint()
+            except anyio.get_cancelled_exc_class():
+                return False  # it was meant for who was here before
+        return True
 
-    def __init__(self, places: Places) -> None:
-        self.given = False
-        self._places = places
-        self._turn: anyio.Event | None = None
 
-    def _give(self) -> None:
-        self.given = True
-        if self._turn is not None:
-            self._turn.set()
+def _same(one: Context, other: Context) -> bool:
+    return len(one) == len(other) and all(other.get(var) is one[var] for var in one)
 
-    async def __aenter__(self) -> None:
-        if self.given:
+
+def time_limits(spec: SubagentSpec, config: Config) -> tuple[float | None, float | None]:
+    """Return the limits of a run, total and idle: its own, else its agent's, else the Host's."""
+    agent = config.agents.get(spec.agent) if spec.agent else None
+    # None of them is ever 0.
+    total = spec.timeout or (agent and agent.timeout) or config.timeout
+    idle = spec.idle_timeout or (agent and agent.idle_timeout) or config.idle_timeout
+    return total, idle
+
+
+async def watch(child: Child, timeout: float | None, idle: float | None) -> None:
+    """End *child* when its time is over; return when it has ended."""
+    started = anyio.current_time()
+    while child.result is None:
+        ends = started + timeout if timeout is not None else float("inf")
+        silent = child.last_sign + idle if idle is not None else float("inf")
+        with anyio.move_on_after(min(ends, silent) - anyio.current_time()):
+            await child.wait()
             return
-        self._turn = anyio.Event()
-        try:
-            await self._turn.wait()
-        except BaseException:
-            if self.given:
-                self._places._free()
-            else:
-                self._places._queue.remove(self)
-            raise
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._places._free()
+        now = anyio.current_time()
+        if now >= ends:
+            child.end(f"timed out after {timeout:g} s: raise timeout, or ask for less")
+            return
+        if idle is not None and now >= child.last_sign + idle:
+            child.end(f"timed out after {idle:g} s without a sign of life: raise idle_timeout")
+            return

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import ValidationError
 
+from ._clean import built
 from .errors import GoferError, PluginInternalError
+from .final import FinalMessage
+from .messages import Usage
 from .subagents import SubagentResult, WorktreeReport
 
-__all__ = ["checked", "failure", "settled"]
+__all__ = ["checked", "failure", "partial", "settled"]
 
 
 def failure(error: BaseException) -> str:
@@ -20,11 +25,30 @@ def failure(error: BaseException) -> str:
         return f"{type(error).__name__}, which cannot be shown"
 
 
-def checked(result: SubagentResult, runner: str) -> SubagentResult:
-    """Return *result* if it is a good one: others made it, and may have gone round its checks.
+def partial(
+    stop_reason: str, error: str, final: FinalMessage, usage: Usage | None
+) -> SubagentResult:
+    """Return the result of a child that gave none, with what it had said until then."""
+    return SubagentResult(
+        subagent_id="",
+        summary=final.text,
+        fallback=final.fallback,
+        stop_reason=stop_reason,
+        usage=usage,
+        error=error,
+    )
 
+
+def checked(
+    result: SubagentResult, runner: str, made: dict[str, Any] | None = None
+) -> SubagentResult:
+    """Return a copy of *result* if it is a good one: others may have gone round its checks.
+
+    :param made: the fields of a good one: where *result* still has them, it is not asked again.
     :raises PluginInternalError: it is none.
     """
+    if type(result) is SubagentResult and vars(result) == made:
+        return built(SubagentResult, made, set(made))
     try:
         return type(result).model_validate(vars(result))
     except ValidationError as error:
@@ -42,7 +66,7 @@ def settled(
     report: WorktreeReport | None,
     timed_out: str | None,
 ) -> SubagentResult:
-    """Return *result* as the Host gives it out.
+    """Return *result*, which nobody else has, as the Host gives it out.
 
     ``exit_ok`` exactly if the stop reason is ``end_turn`` and there is text; a failure always has
     an ``error``. *timed_out* says which limit ended the child, if one did.
@@ -58,13 +82,14 @@ def settled(
         error = "the turn ended with no text: there is no report"
     if stop_reason == "error" and not error:
         error = f"runner {runner!r} reported an error and no cause"
-    return result.model_copy(
-        update={
-            "subagent_id": child_id,
-            "worktree_path": worktree_path,
-            "worktree": report,
-            "stop_reason": stop_reason,
-            "error": error,
-            "exit_ok": stop_reason == "end_turn" and has_text,
-        }
-    )
+    fields = {
+        "subagent_id": child_id,
+        "worktree_path": worktree_path,
+        "worktree": report,
+        "stop_reason": stop_reason,
+        "error": error,
+        "exit_ok": stop_reason == "end_turn" and has_text,
+    }
+    vars(result).update(fields)
+    result.__pydantic_fields_set__.update(fields)
+    return result

@@ -7,12 +7,16 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MemberDescriptorType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from .errors import PluginValidationError
 from .hooks import HOOKS, PROJECT, HookSpecs
+from .subagents import SubagentSpec
+
+if TYPE_CHECKING:
+    from .runner import Run
 
 __all__ = ["Hook", "Rank", "Registry", "check", "name_of"]
 
@@ -188,12 +192,23 @@ class Registry:
         self.manager = _Manager(PROJECT)
         self.manager.add_hookspecs(HookSpecs)
         self._plugins: dict[int, object] = {}
+        self._takers: list[Callable[[SubagentSpec, Run], Any]] | None = []
         self._ranked: dict[str, list[tuple[int, Rank, Hook]]] = {hook: [] for hook in _SEQUENTIAL}
         self.on_request: tuple[Hook, ...] = ()
         self.on_stream_chunk: tuple[Hook, ...] = ()
         self.on_response_complete: tuple[Hook, ...] = ()
         self.takes_runs = False
         """Whether a plugin that is no runner may take a run."""
+
+    def run_subagent(self, spec: SubagentSpec, run: Run) -> Any:
+        """Ask who takes a child, and return the first answer; None: nobody does."""
+        if self._takers is None:
+            return self.manager.hook.run_subagent(spec=spec, run=run)
+        for take in self._takers:
+            answer = take(spec, run)
+            if answer is not None:
+                return answer
+        return None
 
     def add(
         self, plugin: object, name: str, rank: Rank, *, runner: bool = False
@@ -215,6 +230,7 @@ class Registry:
             wrap = ("wrapper", "hookwrapper")
             alone = any(not any(map(made.options.get, wrap)) for made in runs)
             self.takes_runs |= alone and not runner
+            self._takers = _takers(self.manager.hook.run_subagent.get_hookimpls())
         self._plugins[id(plugin)] = plugin
         for made in found:
             hook, function, options = made.hook, made.function, made.options
@@ -228,6 +244,26 @@ class Registry:
             setattr(self, hook, tuple(entry[2] for entry in entries))
         implemented = {made.hook for made in found}
         return tuple(hook for hook in HOOKS if hook in implemented)
+
+
+def _takers(
+    implementations: list[pluggy.HookImpl],
+) -> list[Callable[[SubagentSpec, Run], Any]] | None:
+    """Return what pluggy would call, in its order; None where a wrapper needs its call."""
+    if any(each.wrapper or each.hookwrapper for each in implementations):
+        return None
+    return [
+        each.function if each.argnames == ("spec", "run") else _by_name(each)
+        for each in reversed(implementations)
+    ]
+
+
+def _by_name(each: pluggy.HookImpl) -> Callable[[SubagentSpec, Run], Any]:
+    def take(spec: SubagentSpec, run: Run) -> Any:
+        given = {"spec": spec, "run": run}
+        return each.function(*(given[name] for name in each.argnames))
+
+    return take
 
 
 def _without_argument(function: Callable[[], Any]) -> Callable[[Any], Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from pathlib import Path
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from ._dispatch import pass_chunk
-from ._outcome import checked, failure, settled
+from ._limits import time_limits, watch
+from ._outcome import checked, failure, partial, settled
 from .blocks import BLOCK_TYPES, Block
 from .errors import PluginInternalError, PluginNotSupportedError, RunnerError
 from .final import FinalMessage
@@ -24,7 +25,7 @@ from .turn import StreamChunk, Turn
 
 if TYPE_CHECKING:
     from ._family import Family
-    from ._limits import Place
+    from ._limits import Places
     from .worktree import Worktree
 
 __all__ = ["Child"]
@@ -39,6 +40,37 @@ class Child:
     child that spawned it, None for the parent's own.
     """
 
+    # Thousands may await collection: what only a run needs comes with the run and goes with it.
+    __slots__ = (
+        "_answer",
+        "_cancel_event",
+        "_cancel_grace",
+        "_cancelled",
+        "_done",
+        "_family",
+        "_final",
+        "_made",
+        "_observed",
+        "_pair",
+        "_places",
+        "_result",
+        "_scope",
+        "_timed_out",
+        "_turn",
+        "children",
+        "cwd",
+        "depth",
+        "ending",
+        "id",
+        "last_sign",
+        "parent",
+        "parent_session",
+        "spec",
+        "state",
+        "usage",
+        "worktree",
+    )
+
     def __init__(
         self,
         family: Family,
@@ -51,36 +83,34 @@ class Child:
         cwd: Path,
         cancel_grace: float,
         observed: bool,
-        place: Place,
+        places: Places[Child],
         worktree: Worktree | None = None,
     ) -> None:
         self.id = child_id
         self.spec = spec
-        self.runner = spec.runner or ""
-        self.agent = spec.agent
         self.parent = parent
         self.parent_session = session
-        self.session = f"{session}/{child_id}"
         self.depth = depth
         self.cwd = cwd
         self.worktree = worktree
         self.state: Literal["waiting", "running", "ended"] = "waiting"
-        self.final = FinalMessage()
         self.usage: Usage | None = None
         self.last_sign = 0.0
         self.children: dict[str, Child] = {}
         self.ending = False
         self._family = family
-        self._host = family.host
         self._cancel_grace = cancel_grace
         self._observed = observed
-        self._place = place
+        self._places = places
         self._cancel_event: anyio.Event | None = None
         self._cancelled = False
         self._timed_out: str | None = None
         self._scope: anyio.CancelScope | None = None
         self._done: anyio.Event | None = None
         self._result: SubagentResult | None = None
+        self._final: FinalMessage | None = None
+        self._made: dict[str, Any] | None = None
+        self._answer: SubagentResult | None = None
         self._pair: Pair | None = None
         self._turn: Turn | None = None
 
@@ -88,6 +118,28 @@ class Child:
         return f"<Child {self.id} on {self.runner!r}, {self.state}>"
 
     # What others see of it
+
+    @property
+    def runner(self) -> str:
+        """The name of its runner."""
+        return self.spec.runner or ""
+
+    @property
+    def agent(self) -> str | None:
+        """The name of its agent, where one was asked for."""
+        return self.spec.agent
+
+    @property
+    def session(self) -> str:
+        """The conversation that it is itself."""
+        return f"{self.parent_session}/{self.id}"
+
+    @property
+    def final(self) -> FinalMessage:
+        """The final message so far; its result has it once there is one."""
+        if self._final is None:
+            self._final = FinalMessage()
+        return self._final
 
     @property
     def result(self) -> SubagentResult | None:
@@ -119,11 +171,12 @@ class Child:
 
     def cancel(self) -> None:
         """Ask it and all below it to end, and end them after their runners' grace."""
-        self._end("cancelled")
+        self.end("cancelled")
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """Ask it to end: it was cancelled, or a limit in time ended it, and *reason* says which."""
         for below in tuple(self.children.values()):
-            below._end("cancelled")
+            below.end("cancelled")
         if self._cancelled or self.ending:
             return
         self._cancelled = True
@@ -131,9 +184,11 @@ class Child:
             self._timed_out = reason
         if self._cancel_event is not None:
             self._cancel_event.set()
-        if self._scope is None:  # it has not begun, and ends as soon as it does
+        if self._places.withdraw(self):
+            self._family.begin(self, False)
+        elif self._scope is None:  # it has not begun, and ends as soon as it does
             return
-        if self._cancel_grace <= 0 or self.state == "waiting":
+        elif self._cancel_grace <= 0:
             self._scope.cancel()
         else:
             self._family.start(self._cancel_after_grace)
@@ -168,7 +223,7 @@ class Child:
         """Make a model request inside this child."""
         self._check_alive()
         self.final.next_response()
-        self._host._bind(model)
+        self._family.host._bind(model)
         self._turn = self.new_turn()
         return TurnStream(
             self._family.registry,
@@ -181,6 +236,12 @@ class Child:
             on_end=self._spent,
         )
 
+    def made(self, given: dict[str, Any]) -> SubagentResult:
+        """Return a result of this child's; whether it is still as good is seen at the end."""
+        result = SubagentResult(**given)
+        self._made = {**vars(result), "permissions_denied": [*result.permissions_denied]}
+        return result
+
     def _check_alive(self) -> None:
         if self._result is not None:
             raise RunnerError(
@@ -191,8 +252,8 @@ class Child:
     def new_turn(self) -> Turn:
         """Return a new turn of this child's."""
         return Turn(
-            id=self._host._next_turn_id(),
-            host=self._host,
+            id=self._family.host._next_turn_id(),
+            host=self._family.host,
             session=self.session,
             depth=self.depth,
             subagent_id=self.id,
@@ -211,55 +272,64 @@ class Child:
 
     # Its life: one task of the Host's
 
-    async def live(self) -> None:
-        """Run the child to its end; whatever happens, there is a result."""
+    async def live(self, scope: anyio.CancelScope, placed: bool = True) -> Child | None:
+        """Run the child to its end; whatever happens, there is a result.
+
+        :param scope: the task's; cancelling the child cancels it.
+        :param placed: whether it has a place; one that is cancelled while it waits has none.
+        :return: the child that goes on in its place and its task; None where none may.
+        """
         result: SubagentResult | None = None
+        left = True
         try:
-            # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
-            with anyio.CancelScope(shield=True) as self._scope:
-                if self._cancelled:
-                    self._scope.cancel()
-                result = await self._run_in_turn()
+            if not self._cancelled:
+                self._scope = scope
+                result = await self._execute()
+                left = scope.cancel_called or self._has_left()
         except (Exception, SystemExit) as error:
             result = self._failed(error)
         except BaseExceptionGroup as group:
-            if group.subgroup((KeyboardInterrupt, anyio.get_cancelled_exc_class())) is not None:
-                raise
-            result = self._failed(group)
+            result = self._failed_with(group, scope)
         except anyio.get_cancelled_exc_class():
-            if anyio.current_effective_deadline() == -math.inf:
-                raise
-            # None of our scopes did it, and it must not end the siblings.
-            result = self._failed(RunnerError("the run was cancelled from within its runner"))
+            if not scope.cancel_called:
+                # It must not end the siblings.
+                result = self._failed(RunnerError("the run was cancelled from within its runner"))
         finally:
+            self.ending = True
             result = result or self._answer
             try:
-                await self._clean_up(result)
+                report = None
+                if left:
+                    if placed:
+                        self._places.free()
+                    report = await self._clean_up(result)
             finally:
-                self._settle(result or self._cancelled_result())
+                self._settle(result or self._cancelled_result(), report)
+        return None if left else await self._places.follow()
 
-    async def _run_in_turn(self) -> SubagentResult:
-        async with self._place:
-            if self._cancelled:
-                return self._cancelled_result()
-            self.state = "running"
-            self.last_sign = anyio.current_time()
-            timeout, idle = self._time_limits()
-            if timeout is not None or idle is not None:
-                self._family.start(self._watch, timeout, idle)
-            return await self._execute()
+    def _has_left(self) -> bool:
+        """Whether something of it is to be ended, or to be told of."""
+        unfinished = self._pair is not None and self._pair.response is None
+        return bool(self.children) or unfinished or self.worktree is not None
 
-    def _time_limits(self) -> tuple[float | None, float | None]:
-        """Return the run's limits, total and idle: its own, else its agent's, else the Host's."""
-        config = self._host.config
-        agent = config.agents.get(self.agent) if self.agent else None
-        # None of them is ever 0.
-        total = self.spec.timeout or (agent and agent.timeout) or config.timeout
-        idle = self.spec.idle_timeout or (agent and agent.idle_timeout) or config.idle_timeout
-        return total, idle
+    def _failed_with(
+        self, group: BaseExceptionGroup[BaseException], scope: anyio.CancelScope
+    ) -> SubagentResult | None:
+        cancelled = anyio.get_cancelled_exc_class()
+        rest = group.split(cancelled)[1] if scope.cancel_called else group
+        if rest is None:
+            return None
+        if rest.subgroup((KeyboardInterrupt, cancelled)) is not None:
+            raise group
+        return self._failed(rest)
 
     async def _execute(self) -> SubagentResult:
-        run = Run(self._host, self)
+        self.state = "running"
+        self.last_sign = anyio.current_time()
+        timeout, idle = time_limits(self.spec, self._family.host.config)
+        if timeout is not None or idle is not None:
+            self._family.start(watch, self, timeout, idle)
+        run = Run(self._family.host, self)
         if self._observed:
             self._turn = self.new_turn()
             pair = Pair(self._family.registry, self._turn)
@@ -268,12 +338,12 @@ class Child:
             asked = [message for message in request.messages if message.role == "user"]
             run.prompt = asked[-1].text if asked else ""
             self._pair = pair
-        answer: Any = self._family.registry.manager.hook.run_subagent(spec=self.spec, run=run)
+        answer = self._family.registry.run_subagent(self.spec, run)
         if answer is None:
             raise PluginNotSupportedError(
                 f"no runner took the child: runner {self.runner!r} is known but declined it"
             )
-        if not inspect.isawaitable(answer):
+        if type(answer) is not CoroutineType and not inspect.isawaitable(answer):
             raise PluginInternalError(
                 f"runner {self.runner!r} returned a {type(answer).__name__} from run_subagent: "
                 "an awaitable or None is needed"
@@ -284,82 +354,50 @@ class Child:
                 f"runner {self.runner!r} gave a {type(result).__name__}: "
                 "return run.result(...), a SubagentResult"
             )
-        result = checked(result, self.runner)
+        result = checked(result, self.runner, self._made)
         # Kept, for it counts even if the plugins are being told of it when the child is cancelled.
         self._answer = result
         if self._pair is not None:
             await self._pair.close_quietly(result.stop_reason, result.usage)
         return result
 
-    async def _watch(self, timeout: float | None, idle: float | None) -> None:
-        started = anyio.current_time()
-        while self._result is None:
-            ends = started + timeout if timeout is not None else float("inf")
-            silent = self.last_sign + idle if idle is not None else float("inf")
-            with anyio.move_on_after(min(ends, silent) - anyio.current_time()):
-                await self.wait()
-                return
-            now = anyio.current_time()
-            if now >= ends:
-                self._end(f"timed out after {timeout:g} s: raise timeout, or ask for less")
-                return
-            if idle is not None and now >= self.last_sign + idle:
-                self._end(f"timed out after {idle:g} s without a sign of life: raise idle_timeout")
-                return
-
-    async def _clean_up(self, result: SubagentResult | None) -> None:
-        self.ending = True
+    async def _clean_up(self, result: SubagentResult | None) -> WorktreeReport | None:
         for below in tuple(self.children.values()):
-            below._end("cancelled")
-        unfinished = self._pair is not None and self._pair.response is None
-        if not self.children and not unfinished and self.worktree is None:
-            return
+            below.end("cancelled")
         with anyio.CancelScope(shield=True):
             for below in tuple(self.children.values()):
                 await below.wait()
-            if self._pair is not None and unfinished:
+            if self._pair is not None and self._pair.response is None:
                 reason = "cancelled" if result is None else result.stop_reason
                 with anyio.move_on_after(CLOSING_SECONDS):
                     await self._pair.close_quietly(reason)
             if self.worktree is not None:
-                self._report = await self._family.report(self.worktree)
-
-    _answer: SubagentResult | None = None
-    _report: WorktreeReport | None = None
+                return await self._family.report(self.worktree)
+        return None
 
     # Its result
 
     def _failed(self, error: BaseException) -> SubagentResult:
         said = failure(error)
         log.info("child %s failed: %s", self.id, said, exc_info=error)
-        return self._partial("error", said)
+        return partial("error", said, self.final, self.usage)
 
     def _cancelled_result(self) -> SubagentResult:
-        return self._partial("cancelled", "the child was cancelled before it ended")
+        why = "the child was cancelled before it ended"
+        return partial("cancelled", why, self.final, self.usage)
 
-    def _partial(self, stop_reason: str, error: str) -> SubagentResult:
-        return SubagentResult(
-            subagent_id=self.id,
-            summary=self.final.text,
-            fallback=self.final.fallback,
-            stop_reason=stop_reason,
-            usage=self.usage,
-            error=error,
-        )
-
-    def _settle(self, result: SubagentResult) -> None:
+    def _settle(self, result: SubagentResult, report: WorktreeReport | None) -> None:
         self._result = settled(
             result,
             child_id=self.id,
             runner=self.runner,
             worktree_path=str(self.worktree.path) if self.worktree else None,
-            report=self._report,
+            report=report,
             timed_out=self._timed_out,
         )
         self.state = "ended"
         # What only the run needed must not stay as long as the result does.
-        self._answer = self._pair = self._scope = None
-        self.final = FinalMessage()
+        self._answer = self._made = self._pair = self._scope = self._turn = self._final = None
         self._family.ended(self)
         if self._done is not None:
             self._done.set()

@@ -21,6 +21,8 @@ class FinalMessage:
     one that counted; of call ids the last 65,536 (an older one would cut again).
     """
 
+    __slots__ = ("_blank", "_call_since", "_kept", "_message_id", "_piece", "_seen")
+
     def __init__(self) -> None:
         self._piece = Pieces()
         self._blank = True

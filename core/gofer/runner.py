@@ -148,14 +148,18 @@ class Run:
         session: SessionInfo | None = None,
     ) -> SubagentResult:
         """Return the child's result; by default with its final message and its summed usage."""
-        final = self._child.final
-        return SubagentResult(
-            subagent_id=self._child.id,
-            summary=final.text if summary is None else summary,
-            stop_reason=stop_reason,
-            usage=usage or self._child.usage,
-            error=error,
-            permissions_denied=permissions_denied or [],
-            fallback=final.fallback if summary is None else False,
-            session=session,
-        )
+        child = self._child
+        given: dict[str, Any] = {
+            "subagent_id": child.id,
+            "summary": child.final.text if summary is None else summary,
+            "worktree_path": None,
+            "exit_ok": False,
+            "stop_reason": stop_reason,
+            "usage": usage or child.usage,
+            "error": error,
+            "permissions_denied": permissions_denied or [],
+            "fallback": child.final.fallback if summary is None else False,
+            "session": session,
+            "worktree": None,
+        }
+        return child.made(given)

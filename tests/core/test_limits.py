@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextvars import ContextVar
 
 import anyio
 import pytest
@@ -11,33 +12,49 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gofer import ConfigError, Host, PluginNotSupportedError, SubagentSpec
-from gofer._limits import Place, Places, inherited_depth
+from gofer import ConfigError, Host, PluginNotSupportedError, SubagentSpec, _limits
+from gofer._limits import Places, inherited_depth
+
+TAG: ContextVar[int] = ContextVar("TAG")
 
 
 class Crowd:
-    """Tasks that want places: each can be let go, or be cancelled, by its number."""
+    """Who wants places: each can be let go, or be cancelled, by its number."""
 
-    def __init__(self, places: Places, tasks: anyio.abc.TaskGroup) -> None:
-        self.places, self.tasks = places, tasks
+    def __init__(self, total: int, tasks: anyio.abc.TaskGroup) -> None:
+        self.places: Places[int] = Places(total, self._begin)
+        self.tasks = tasks
         self.inside: list[int] = []
+        self.begun = 0
         self.scopes: dict[int, anyio.CancelScope] = {}
         self.leave: dict[int, anyio.Event] = {}
-        self.place: dict[int, Place] = {}
 
-    def enter(self, number: int) -> None:
+    def enter(self, number: int, tag: int = 0) -> None:
         self.scopes[number], self.leave[number] = anyio.CancelScope(), anyio.Event()
-        self.place[number] = self.places.ask()
+        TAG.set(tag)
+        self.places.ask(number)
+
+    def cancel(self, number: int) -> None:
+        if not self.places.withdraw(number):
+            self.scopes[number].cancel()
+
+    def _begin(self, number: int) -> None:
+        self.begun += 1
         self.tasks.start_soon(self._stay, number)
 
-    async def _stay(self, number: int) -> None:
-        with self.scopes[number]:
-            async with self.place[number]:
-                self.inside.append(number)
-                try:
+    async def _stay(self, number: int | None) -> None:
+        while number is not None:
+            self.inside.append(number)
+            try:
+                with self.scopes[number]:
                     await self.leave[number].wait()
-                finally:
-                    self.inside.remove(number)
+            finally:
+                self.inside.remove(number)
+                if self.scopes[number].cancel_called:
+                    self.places.free()
+            if self.scopes[number].cancel_called:
+                return
+            number = await self.places.follow()
 
 
 OPERATIONS = st.lists(
@@ -64,22 +81,23 @@ def test_places_go_in_the_order_of_asking(
     """Against a queue; several operations may fall into one moment."""
 
     async def main() -> None:
-        places = Places(total)
         inside: list[int] = []
         queue: deque[int] = deque()
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
-                crowd = Crowd(places, tasks)
+                crowd = Crowd(total, tasks)
+                places = crowd.places
                 for number, (operation, choice, settle) in enumerate(operations):
                     if operation == "enter":
-                        crowd.enter(number)
+                        # Whose variables are others' cannot go on in their task.
+                        crowd.enter(number, choice % 2)
                         queue.append(number)
                     elif operation == "leave" and inside:
                         who = inside.pop(choice % len(inside))
                         crowd.leave[who].set()
                     elif operation == "cancel" and (inside or queue):
                         who = [*inside, *queue][choice % (len(inside) + len(queue))]
-                        crowd.scopes[who].cancel()
+                        crowd.cancel(who)
                         (inside if who in inside else queue).remove(who)
                     if settle:
                         await settled()
@@ -92,50 +110,84 @@ def test_places_go_in_the_order_of_asking(
                             inside.append(queue.popleft())
                 await settled()
                 assert sorted(crowd.inside) == sorted(inside)
-                tasks.cancel_scope.cancel()
+                for who in [*queue, *inside]:
+                    crowd.cancel(who)
         assert (places.taken, places.waiting) == (0, 0)
 
     anyio.run(main, backend=backend)
 
 
 @pytest.mark.anyio
-async def test_who_is_cancelled_with_the_place_in_hand_passes_it_on() -> None:
-    places = Places(1)
+async def test_nobody_slips_in_before_those_who_wait() -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            crowd = Crowd(places, tasks)
-            async with places.ask():
-                for number in (1, 2):
-                    crowd.enter(number)
-                    await wait_all_tasks_blocked()
-            # The place is 1's now, which is cancelled before it can run.
-            crowd.scopes[1].cancel()
+            crowd = Crowd(1, tasks)
+            for number in (1, 2):
+                crowd.enter(number)
             await wait_all_tasks_blocked()
-            assert crowd.inside == [2]
+            crowd.leave[1].set()
+            crowd.enter(3)
+            await wait_all_tasks_blocked()
+            assert (crowd.inside, crowd.places.waiting) == ([2], 1)
+            crowd.cancel(3)
             crowd.leave[2].set()
-    assert (places.taken, places.waiting) == (0, 0)
+    assert (crowd.places.taken, crowd.places.waiting) == (0, 0)
 
 
 @pytest.mark.anyio
-async def test_nobody_slips_in_before_those_who_wait() -> None:
-    places, order = Places(1), []
-
-    async def take(name: str, leave: anyio.Event) -> None:
-        async with places.ask():
-            order.append(name)
-            await leave.wait()
-
-    now = anyio.Event()
-    now.set()
+async def test_who_waits_costs_no_task_and_goes_on_in_the_task_before() -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            async with places.ask():
-                tasks.start_soon(take, "waited", now)
-                await wait_all_tasks_blocked()
-            # Free at this moment, but it is the other's turn.
-            async with places.ask():
-                order.append("came later")
-    assert order == ["waited", "came later"]
+            crowd = Crowd(2, tasks)
+            for number in range(50):
+                crowd.enter(number)
+            assert crowd.begun == 2
+            for number in range(50):
+                crowd.leave[number].set()
+    assert crowd.begun == 2
+    assert (crowd.places.taken, crowd.places.waiting) == (0, 0)
+
+
+@pytest.mark.anyio
+async def test_other_context_variables_are_another_task() -> None:
+    seen = {}
+
+    class Noticing(Crowd):
+        async def _stay(self, number: int | None) -> None:
+            assert number is not None
+            seen[number] = TAG.get()
+            TAG.set(99)  # what one leaves behind is no business of the next one's
+            await super()._stay(number)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            crowd = Noticing(1, tasks)
+            for number in range(5):
+                crowd.enter(number, number)
+                crowd.leave[number].set()
+    assert seen == {number: number for number in range(5)}
+
+
+@pytest.mark.anyio
+async def test_others_have_their_turn_between_those_who_never_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_limits, "_TURN", 0.0)
+    turns = []
+
+    async def other() -> None:
+        while crowd.places.taken:
+            turns.append(crowd.places.waiting)
+            await checkpoint()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            crowd = Crowd(1, tasks)
+            for number in range(20):
+                crowd.enter(number)
+                crowd.leave[number].set()
+            tasks.start_soon(other)
+    assert len(set(turns)) > 10
 
 
 @pytest.mark.parametrize(

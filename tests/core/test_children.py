@@ -1,0 +1,198 @@
+"""What children that follow each other in one place know of each other: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from gofer import Host, Run, Runner, SubagentResult, SubagentSpec, _limits
+
+pytestmark = pytest.mark.anyio
+
+NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
+
+
+class Acting(Runner):
+    """Does with each child what the test says."""
+
+    name = "acting"
+    observed = False
+
+    def __init__(self, act: Callable[[Run], Awaitable[SubagentResult]]) -> None:
+        self.act = act
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        return await self.act(run)
+
+
+def opened(act: Callable[[Run], Awaitable[SubagentResult]], **config: Any) -> Host:
+    config = {"default_runner": "acting", "max_concurrent": 1, **config}
+    return Host([Acting(act)], config, discover=False)
+
+
+async def results(host: Host, *specs: SubagentSpec) -> list[SubagentResult]:
+    """Spawn all of them, then wait for each."""
+    children = [await host.spawn(spec) for spec in specs]
+    return [await child.wait() for child in children]
+
+
+async def test_a_child_has_the_context_variables_of_who_spawned_it() -> None:
+    async def act(run: Run) -> SubagentResult:
+        mine = NAME.get()
+        NAME.set("the child's own")
+        await checkpoint()
+        return run.result(mine)
+
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            children = []
+            for name in "abcd":
+                token = NAME.set(name)
+                children.append(await host.spawn(SubagentSpec(task="x")))
+                NAME.reset(token)
+            assert [(await child.wait()).summary for child in children] == list("abcd")
+            # Also where all of them have the same: what the one before set is not theirs.
+            said = await results(host, *[SubagentSpec(task="x")] * 3)
+            assert [result.summary for result in said] == ["nobody"] * 3
+
+
+async def test_children_that_wait_have_no_task_and_follow_in_one() -> None:
+    tasks = set()
+
+    async def act(run: Run) -> SubagentResult:
+        tasks.add(anyio.get_current_task().id)
+        return run.result("done")
+
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            children = [await host.spawn(SubagentSpec(task="x")) for _ in range(20)]
+            before = len(anyio.get_running_tasks())
+            more = [await host.spawn(SubagentSpec(task="x")) for _ in range(20)]
+            assert len(anyio.get_running_tasks()) == before
+            for child in [*children, *more]:
+                assert (await child.wait()).exit_ok
+    assert len(tasks) == 1
+
+
+async def test_a_failure_and_a_cancellation_end_the_task_with_the_child() -> None:
+    begun = anyio.Event()
+
+    async def act(run: Run) -> SubagentResult:
+        if run.spec.task == "fail":
+            raise ValueError("on its own account")
+        if run.spec.task == "hang":
+            begun.set()
+            await anyio.sleep_forever()
+        await checkpoint()
+        return run.result("done")
+
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            kinds = ["fail", "say", "hang", "say"]
+            children = [await host.spawn(SubagentSpec(task=kind)) for kind in kinds]
+            await begun.wait()
+            await host.cancel(children[2].id)
+            ended = [(await child.wait()).stop_reason for child in children]
+    assert ended == ["error", "end_turn", "cancelled", "end_turn"]
+
+
+async def test_errors_beside_a_cancellation_are_told_and_end_nothing_else() -> None:
+    begun = anyio.Event()
+
+    async def act(run: Run) -> SubagentResult:
+        if run.spec.task == "say":
+            return run.result("done")
+        try:
+            begun.set()
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            errors = [cancelled, *([ValueError("as well")] if run.spec.task == "both" else ())]
+            raise BaseExceptionGroup("several", errors) from None
+        raise AssertionError
+
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            for kind, expected in (("both", "error"), ("alone", "cancelled")):
+                begun = anyio.Event()
+                child = await host.spawn(SubagentSpec(task=kind))
+                sibling = await host.spawn(SubagentSpec(task="say"))
+                await begun.wait()
+                await host.cancel(child.id)
+                result = await child.wait()
+                assert result.stop_reason == expected
+                assert ("as well" in str(result.error)) is (kind == "both")
+                assert (await sibling.wait()).exit_ok
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_cancels_its_task_at_the_end_does_not_cancel_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_limits, "_TURN", 0.0)
+
+    async def act(run: Run) -> SubagentResult:
+        if run.spec.task == "cancel":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        else:
+            await checkpoint()
+        return run.result("done")
+
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            kinds = [SubagentSpec(task=kind) for kind in ("cancel", "say", "say")]
+            assert all(result.exit_ok for result in await results(host, *kinds))
+
+
+async def test_a_spec_that_is_changed_afterwards_changes_no_child() -> None:
+    async def act(run: Run) -> SubagentResult:
+        spec = run.spec
+        return run.result(f"{spec.task} {spec.tool_scope} {spec.options} {spec.runner}")
+
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            for runner in (None, "acting"):
+                spec = SubagentSpec(task="a", runner=runner, tool_scope=["t"], options={"o": 1})
+                child = await host.spawn(spec)
+                spec.task, spec.runner = "b", "c"
+                spec.tool_scope.append("u")
+                spec.options["p"] = 2
+                assert (await child.wait()).summary == "a ['t'] {'o': 1} acting"
+                assert child.spec.model_fields_set == {*spec.model_fields_set, "options"}
+
+
+async def test_a_result_that_is_changed_after_it_was_made_is_checked() -> None:
+    async def act(run: Run) -> SubagentResult:
+        result = run.result("said", permissions_denied=["one"])
+        match run.spec.task:
+            case "text":
+                result.summary = "\ud800"
+            case "type":
+                result.summary = 5  # type: ignore[assignment]
+            case "list":
+                result.permissions_denied.append("two")
+            case "two":
+                run.result("another")
+        kept.append(result)
+        return result
+
+    kept: list[SubagentResult] = []
+    kinds = ("none", "text", "type", "list", "two")
+    async with opened(act) as host:
+        with anyio.fail_after(5):
+            specs = [SubagentSpec(task=kind) for kind in kinds]
+            none, text, wrong, longer, two = await results(host, *specs)
+            kept[0].summary = "changed later"
+            kept[0].permissions_denied.clear()
+    assert (none.summary, none.permissions_denied) == ("said", ["one"])
+    assert text.summary == "�"
+    assert "SubagentResult that is none" in str(wrong.error)
+    assert longer.permissions_denied == ["one", "two"]
+    assert two.summary == "said"
