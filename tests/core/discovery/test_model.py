@@ -35,14 +35,14 @@ PLUGINS, RUNNERS = "gofer.plugins", "gofer.runners"
 BUILT_IN = {(PLUGINS, "delegation"), (RUNNERS, "acp")}
 
 RUNNER_FAULTS = {
-    "another name": RUNNER.replace('"{name}"', '"near"'),
+    "another name": RUNNER.replace('"{name}"', '"elsewhere"'),
     "no runner": PLUGIN + "\n",  # as it stands
     "abstract": "from gofer import Runner\nclass Plugin(Runner):\n    name = '{name}'",
     "import": "raise ImportError('no libbar')",
     "exits": "raise SystemExit(3)",
 }
 RUNNER_REASONS = {
-    "another name": "its class says name = 'near'",
+    "another name": "its class says name = 'elsewhere'",
     "no runner": "is no gofer.Runner",
     "abstract": "setting it up raised TypeError",
     "import": "raised ImportError: no libbar",
