@@ -34,6 +34,8 @@ main(order)
 """
 _NO_PROCESS = "no process can be started in which to try it"
 _WITHOUT = "gofer plugins --no-load reads the metadata alone"
+# As faulthandler writes them: a thread, then its frames.
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+[^\n]*:\n((?:  File .*\n?)+)", re.M)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 _MOST_PRINTED = 4096
 
@@ -171,9 +173,11 @@ def _explain(entry: Found, process: OwnProcess, seconds: float, *, late: bool) -
 
 def _where(traceback: str) -> str:
     """Return the innermost line of a traceback, outside of the standard library where there is."""
-    frames = _FRAME.findall(traceback[traceback.rfind("(most recent call first)") :])
-    if "(most recent call first)" not in traceback or not frames:
+    threads = _THREAD.findall(traceback)
+    if not threads:
         return ""
+    # The one that crashed, else the main one, which is written last.
+    frames = _FRAME.findall(dict(threads).get("Current thread") or threads[-1][1])
     library = sysconfig.get_path("stdlib")
     own = [
         frame for frame in frames

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -22,6 +23,7 @@ from gofer.errors import GoferError
 
 from .sites import BROKEN, REASONS, Site
 
+GOFERS = [f"gofer:{entry.info.name}" for entry in find(groups=(*GROUPS, COMMANDS))]
 HOOK = """
     from gofer import hookimpl
 
@@ -74,8 +76,7 @@ def here(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current directory; processes find the site too."""
     monkeypatch.setenv("PYTHONPATH", str(site.path))
     # What comes with gofer takes its time, and has tests of its own.
-    names = [f"gofer:{entry.info.name}" for entry in find(groups=(*GROUPS, COMMANDS))]
-    write_settings(f"disable = {names}\n")
+    write_settings(f"disable = {GOFERS}\n")
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -145,6 +146,44 @@ def test_what_hangs_or_ends_the_interpreter_is_found_and_named(
         assert said.format(file=site.path / f"fake_fatal_{number}.py") in str(found.error)
         assert f"GOFER_DISABLE=p{number}" in str(found.remedy)
     assert "--timeout" in str(entries["p5"].info.remedy)
+
+
+TIMEOUT = """\
+Timeout (0:00:02)!
+Thread 0x00007f01 [watcher] (most recent call first):
+  File "/x/other.py", line 9 in watch
+
+Thread 0x00007f02 (most recent call first):
+  File "{library}/threading.py", line 355 in wait
+  File "/x/plugin.py", line 3 in <module>
+  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
+"""
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/x/other.py", line 9 in watch
+
+Current thread 0x00007f02 (most recent call first):
+  File "/x/plugin.py", line 4 in <module>
+
+Current thread's C stack trace (most recent call first):
+  Binary file "/usr/lib/libc.so.6", at +0x1 [0x7f]
+"""
+
+
+@pytest.mark.parametrize(
+    ("traceback", "where"),
+    [
+        (TIMEOUT, " (it was at /x/plugin.py, line 3)"),
+        (CRASH, " (it was at /x/plugin.py, line 4)"),
+        ("", ""),
+        ("Timeout (0:00:02)!\nThread 0x1 (most recent call first):\n  <no Python frame>\n", ""),
+    ],
+)
+def test_where_it_was_is_read_from_a_traceback(traceback: str, where: str) -> None:
+    library = sysconfig.get_path("stdlib")
+    assert _probing._where(f"noise\n{traceback.format(library=library)}") == where
 
 
 def test_a_plugin_that_does_not_stop_the_clock_is_found_too(
@@ -282,14 +321,13 @@ def test_no_load_imports_nothing_of_theirs(site: Site, here: Path) -> None:
 
 @pytest.mark.parametrize("load", [[], ["--no-load"]], ids=["loaded", "metadata"])
 def test_strict_is_an_exit_code(site: Site, here: Path, load: list[str]) -> None:
-    assert gofer("plugins", "--strict", *load).returncode == 0
     site.install("acme", "helper", HOOK)
     site.install("zeta", "helper", HOOK)
-    assert gofer("plugins", *load).returncode == 0
     done = gofer("plugins", "--strict", *load)
     assert done.returncode == 1
     assert "set aside" in done.stdout
-    assert gofer("plugins", "--strict", *load, GOFER_DISABLE="zeta:helper").returncode == 0
+    left_out = ",".join(["zeta:helper", *GOFERS])
+    assert gofer("plugins", "--strict", *load, GOFER_DISABLE=left_out).returncode == 0
 
 
 def test_strict_mode_of_the_settings_is_no_matter_of_the_list(site: Site, here: Path) -> None:
