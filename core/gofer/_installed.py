@@ -67,6 +67,9 @@ def read(groups: Collection[str]) -> tuple[list[Declared], list[Fault]]:
         # nothing, and nobody can tell which of the two its modules are.
         if others and others[0].parent != found.parent:
             continue
+        # A folder may stand on the path twice, as it does for `python -m` in one of PYTHONPATH's.
+        if found.folder is not None and any(other.folder == found.folder for other in others):
+            continue
         others.append(found)
         text = found.entry_points()
         if isinstance(text, _Broken):

@@ -156,6 +156,17 @@ async def test_one_package_on_two_paths_counts_once(
         assert info(host, "helper").version == "1.4"
 
 
+async def test_a_folder_that_is_on_the_path_twice_counts_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.install("acme", "helper")
+    monkeypatch.syspath_prepend(str(site.path))
+    assert sys.path.count(str(site.path)) == 2
+    async with Host(strict=True) as host:
+        assert await marks(host) == ["acme:helper"]
+        assert info(host, "helper").version == "1.5"
+
+
 async def test_one_entry_point_written_twice_counts_once(site: Site) -> None:
     site.install("acme", "helper")
     site.install("acme", "helper")
