@@ -59,17 +59,19 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
 def spec_fields() -> st.SearchStrategy[dict[str, Any]]:
     """Return fields of a spec that a runner may not understand."""
     words = st.text(st.characters(), max_size=20)
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "name": words,
-            "session_id": words,
-            "resume": words,
-            "tool_scope": st.lists(words, max_size=3),
-            "options": st.dictionaries(words, _JSON, max_size=2),
-            "agent": words,
-        },
-    ).filter(bool)
+    fields: dict[str, st.SearchStrategy[Any]] = {
+        "name": words,
+        "session_id": words,
+        "resume": words,
+        "tool_scope": st.lists(words, max_size=3),
+        "options": st.dictionaries(words, _JSON, max_size=2),
+        "agent": words,
+    }
+    # One alone comes first: the smallest case for which a rule does not hold is found sooner.
+    return st.one_of(
+        *(st.fixed_dictionaries({name: values}) for name, values in fields.items()),
+        st.fixed_dictionaries({}, optional=fields).filter(bool),
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -130,18 +130,13 @@ def _here() -> dict[str, str]:
 
 
 async def _about(supervisor: Supervisor | None, order: Order) -> dict[str, Any]:
-    answers: list[dict[str, Any]] = []
-    async with own_process(supervisor, _argv(), "the runner's process") as process:
-        with anyio.move_on_after(_START_SECONDS) as scope:
-            await process.send(order.line(None, ()))
-            async for answer in _answers(process, 1):
-                answers.append(answer)
-        if not answers:
-            await process.drained(1.0)
-            why = f"takes more than {_START_SECONDS:g} s" if scope.cancelled_caught else (
-                f"ends the interpreter: {process.exit_text}; {_last_line(process.stderr_tail)}"
-            )  # fmt: skip
-            raise PluginNotSupportedError(f"loading runner {order.runner!r} {why}")
+    """Ask what the runner is.
+
+    :raises PluginNotSupportedError: it is not there, or cannot be loaded.
+    """
+    answers, why = await _ask(supervisor, order.line(None, ()), 1, _START_SECONDS)
+    if not answers:
+        raise PluginNotSupportedError(f"runner {order.runner!r} cannot be loaded: {why}")
     if "refused" in answers[0]:
         raise PluginNotSupportedError(answers[0]["refused"])
     return answers[0]
@@ -157,46 +152,50 @@ async def _check(
     if rule.needs is not None and not about["capabilities"][rule.needs]:
         words = f"{rule.needs} is not declared"
         return [Verdict(rule.name, rule.tier, b, Status.not_declared, words) for b in backends]
-    verdicts: list[Verdict] = []
     one = about["deadline"] + about["cancel_grace"] + about["leeway"]
     limit = _START_SECONDS + len(backends) * (_RUNS * about["deadline"] + 3 * one)
-    why = ""
-    try:
-        async with own_process(supervisor, _argv(), f"rule {rule.name}") as process:
-            with anyio.move_on_after(limit) as scope:
-                await process.send(order.line(rule.name, backends))
-                async for answer in _answers(process, len(backends)):
-                    if "refused" in answer:
-                        raise PluginNotSupportedError(answer["refused"])
-                    verdicts.append(Verdict(**{**answer, "status": Status(answer["status"])}))
-            if scope.cancelled_caught:
-                why = f"it did not end within {limit:.0f} s, and was ended with all that it started"
-            elif len(verdicts) < len(backends):
-                await process.drained(1.0)
-                why = (
-                    f"the process ended in the middle: {process.exit_text}; "
-                    f"{_last_line(process.stderr_tail)}"
-                )
-    except (RunnerError, OSError, anyio.BrokenResourceError) as error:
-        why = f"no process could be started to check it in: {error}"
+    answers, why = await _ask(supervisor, order.line(rule.name, backends), len(backends), limit)
+    verdicts = []
+    for answer in answers:
+        if "refused" in answer:
+            why = answer["refused"]
+        else:
+            verdicts.append(Verdict(**{**answer, "status": Status(answer["status"])}))
     bad = Status.advised if rule.tier is Tier.advice else Status.failed
     for backend in backends[len(verdicts) :]:
         verdicts.append(Verdict(rule.name, rule.tier, backend, bad, why))
     return verdicts
 
 
-def _argv() -> list[str]:
-    return [sys.executable, "-P", "-c", _PROGRAM]
+async def _ask(
+    supervisor: Supervisor | None, line: bytes, count: int, seconds: float
+) -> tuple[list[dict[str, Any]], str]:
+    """Give an order to a process of its own; return its answers and, if one is missing, why."""
+    answers: list[dict[str, Any]] = []
+    argv = [sys.executable, "-P", "-c", _PROGRAM]
+    try:
+        async with own_process(supervisor, argv, "the runner's process") as process:
+            with anyio.move_on_after(seconds) as scope:
+                await process.send(line)
+                await _receive(process, answers, count)
+            if scope.cancelled_caught:
+                why = f"it takes more than {seconds:.0f} s, and was ended with all that it started"
+            else:
+                if len(answers) < count:
+                    await process.wait()
+                    await process.drained(1.0)
+                why = f"the process ended: {process.exit_text}; {_last_line(process.stderr_tail)}"
+    except (RunnerError, OSError, anyio.BrokenResourceError) as error:
+        why = f"no process could be started for it: {error or type(error).__name__}"
+    return answers, why
 
 
-async def _answers(process: OwnProcess, count: int) -> AsyncIterator[dict[str, Any]]:
-    """Go through so many answers of a process, or until it ends."""
+async def _receive(process: OwnProcess, answers: list[dict[str, Any]], count: int) -> None:
+    """Read so many answers of a process, or until it ends."""
     unread = b""
-    while count and (data := await process.receive()):
+    while len(answers) < count and (data := await process.receive()):
         *lines, unread = (unread + data).split(b"\n")
-        for line in lines:
-            count -= 1
-            yield json.loads(line)
+        answers += map(json.loads, lines)
 
 
 def _last_line(text: str) -> str:

@@ -16,6 +16,8 @@ from typing import Any
 
 import anyio
 
+from ._places import place
+
 __all__ = ["Guard", "Interrupted", "quietly"]
 
 _TICK = 0.05
@@ -117,11 +119,7 @@ class Guard:
 
     def _place(self) -> str:
         frames = traceback.extract_stack(sys._current_frames().get(self._ident))
-        # The innermost may be in a library that the runner calls; the runner is what calls it.
-        inner = frames[-1]
-        own = [frame for frame in frames if "/gofer/testing/" not in frame.filename]
-        chosen = own[-1] if own else inner
-        return f"{chosen.filename}:{chosen.lineno} in {chosen.name}: {chosen.line}"
+        return place(frames) or f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
 def quietly(function: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from ..host import Host
 from ..runner import Capabilities, Runner
 from ..subagents import SubagentSpec
 from ._guard import Guard, quietly
+from ._places import place
 from ._process_state import ProcessState
 from ._rule import Broken, NotChecked
 from ._subject import Subject
@@ -258,10 +260,5 @@ def shown(error: BaseException) -> str:
     """Return what *error* is, what it says, and where it was raised."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if f"{os.sep}gofer{os.sep}" not in code.co_filename:
-            place = f" (at {code.co_filename}:{trace.tb_lineno}, in {code.co_name})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {cut(str(error))}{place}"
+    where = place(traceback.extract_tb(error.__traceback__))
+    return f"{type(error).__name__}: {cut(str(error))}" + (f" (at {where})" if where else "")
