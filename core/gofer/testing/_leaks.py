@@ -16,7 +16,7 @@ import psutil
 
 from ._rule import Broken
 
-__all__ = ["Belongings", "check_tasks", "tasks_now"]
+__all__ = ["Belongings", "check_tasks", "piled_up", "tasks_now"]
 
 _MARK = "CONFORMANCE_RUN"
 _PAUSE = 0.02
@@ -97,6 +97,26 @@ class Belongings:
         finally:
             del os.environ[_MARK]
             _end(_marked(mark))
+
+
+async def piled_up(before: Belongings, tasks: int, count: int, leeway: float) -> str:
+    """Return, in words, of what there are *count* more than before; what is about to go may go.
+
+    :param tasks: how many tasks there were.
+    """
+    ends = anyio.current_time() + leeway
+    while True:
+        now = Belongings.now()
+        more = {
+            "tasks": len(tasks_now()) - tasks,
+            "threads": len(now.threads - before.threads),
+            "processes": len(now.processes - before.processes),
+            "descriptors": len(now.descriptors) - len(before.descriptors),
+        }
+        words = ", ".join(f"{more[kind]} {kind}" for kind in more if more[kind] >= count)
+        if not words or anyio.current_time() > ends:
+            return words
+        await anyio.sleep(_PAUSE)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ..hooks import hookimpl
 from ..subagents import SubagentSpec
 from ..turn import StreamChunk
 from ._kit import Kit, Scene
+from ._leaks import Belongings, piled_up, tasks_now
 from ._rule import Broken, NotChecked, Rule, Tier
 from ._watch import Record
 from .scripted import ScriptedRunner
@@ -134,6 +135,27 @@ def starts_fresh_in_another_host(kit: Kit) -> None:
                 raise Broken(f"in {place} it said what it had been asked to say in an earlier one")
 
 
+_WARMING, _MORE = 3, 5
+
+
+def nothing_piles_up(kit: Kit) -> None:
+    async def check() -> None:
+        async with kit.scene() as scene:
+            for _ in range(_WARMING):
+                await scene.say("apricot")
+            before, tasks = Belongings.now(), len(tasks_now())
+            for _ in range(_MORE):
+                await scene.say("apricot")
+            more = await piled_up(before, tasks, _MORE, kit.subject.leeway)
+        if more:
+            raise Broken(
+                f"after {_MORE} more children, one after another in one Host, there are {more} "
+                "more: what belongs to a child must end with it"
+            )
+
+    kit.once(check)
+
+
 def takes_only_its_own_runs(kit: Kit) -> None:
     async def check() -> None:
         async with kit.scene(ScriptedRunner("of another", name=_OTHER)) as scene:
@@ -160,6 +182,10 @@ RULES = (
          "One runner works in a second Host, and in another event loop, as in the first, and "
          "knows nothing of it.",
          starts_fresh_in_another_host),
+    Rule("nothing_piles_up", Tier.must,
+         "A child that has ended leaves nothing in its Host: no task, thread, process or "
+         "descriptor for each.",
+         nothing_piles_up),
     Rule("takes_only_its_own_runs", Tier.must,
          "It takes the runs that name it, and no others.",
          takes_only_its_own_runs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ..config import Config
 from ..runner import Capabilities, Runner
@@ -22,22 +22,22 @@ class Subject(ABC):
     checked; where a subclass defines the task, it must happen.
     """
 
-    capabilities: ClassVar[Capabilities | None] = None
+    capabilities: Capabilities | None = None
     """What the runner can do; None: what it declares itself."""
 
-    backends: ClassVar[tuple[str, ...]] = ("asyncio", "trio")
+    backends: tuple[str, ...] = ("asyncio", "trio")
     """The event loops that it works on."""
 
-    max_examples: ClassVar[int] = 25
+    max_examples: int = 25
     """How many cases each rule that draws its cases tries, at most."""
 
-    deadline: ClassVar[float] = 10.0
+    deadline: float = 10.0
     """Seconds that one run may take; a longer one hangs. A rule may take six times as long."""
 
-    leeway: ClassVar[float] = 2.0
+    leeway: float = 2.0
     """Seconds within which a run that is cancelled, and has no grace left, must have ended."""
 
-    discover: ClassVar[bool] = False
+    discover: bool = False
     """Whether its Host has what is installed too, or only the runner and :meth:`plugins`."""
 
     @abstractmethod

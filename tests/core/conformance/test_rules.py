@@ -24,7 +24,7 @@ def nothing_left() -> Iterator[None]:
 
 def subject_of(runner: type[Right]) -> RightSubject:
     subject = RightSubject()
-    subject.runner = runner  # type: ignore[misc]
+    subject.runner = runner
     return subject
 
 
@@ -45,7 +45,7 @@ def test_a_wrong_runner_breaks_its_rule_and_no_other(runner: type[Right]) -> Non
             found[rule.name] = verdict.words()
     assert found == {}
     if runner in HANGS:
-        subject.deadline = 0.5  # type: ignore[misc]
+        subject.deadline = 0.5
     for backend in ("asyncio", "trio"):
         verdict = judge(own, subject, backend)
         assert verdict.status is (Status.advised if own.tier is Tier.advice else Status.failed)

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -453,6 +453,25 @@ class RemembersAll(Right):
         else:
             self.heard = run.host, text
         await super().say(run, text)
+
+
+@breaks("nothing_piles_up")
+class OpensForEach(EmitsMore):
+    async def more(self, run: Run) -> None:
+        await run.host.resource(("file", run.id), _file)
+
+
+@breaks("nothing_piles_up")
+class WaitsForEach(EmitsMore):
+    async def more(self, run: Run) -> None:
+        await run.host.resource(("task", run.id), anyio.create_task_group)
+
+
+@asynccontextmanager
+async def _file() -> AsyncIterator[int]:
+    number = os.open(os.devnull, os.O_RDONLY)
+    yield number
+    os.close(number)
 
 
 @breaks("takes_only_its_own_runs")
