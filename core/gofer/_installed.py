@@ -68,7 +68,7 @@ def read(groups: Collection[str]) -> tuple[list[Declared], list[Fault]]:
         if others and others[0].parent != found.parent:
             continue
         # A folder may stand on the path twice, as it does for `python -m` in one of PYTHONPATH's.
-        if found.folder is not None and any(other.folder == found.folder for other in others):
+        if any(other.place == found.place for other in others):
             continue
         others.append(found)
         text = found.entry_points()
@@ -107,7 +107,7 @@ class _Broken:
 class _Metadata:
     """One folder of metadata, read as far as it is needed."""
 
-    __slots__ = ("_dist", "_head", "_stem", "folder", "key", "parent")
+    __slots__ = ("_dist", "_head", "_stem", "folder", "key", "parent", "place")
 
     def __init__(self, dist: Distribution) -> None:
         self._dist = dist
@@ -115,7 +115,8 @@ class _Metadata:
         path: Any = getattr(dist, "_path", None)
         # In a folder, reading bytes is faster, and tells more of a file that is broken.
         self.folder = str(path) if isinstance(path, Path) else None
-        self.parent, file = os.path.split("" if path is None else str(path).rstrip("/"))
+        self.place = "" if path is None else str(path).rstrip("/")
+        self.parent, file = os.path.split(self.place)
         self._stem = re.sub(r"\.(dist|egg)-info$", "", file, flags=re.I).split("-")
         self.key = normal(self._stem[0] or self._said(_NAME) or "unknown")
 
@@ -183,7 +184,7 @@ def _unreadable(package: Package, why: str) -> Fault:
 
 def _doubled(found: list[_Metadata]) -> Fault:
     package = found[0].package
-    folders = " and ".join(sorted(os.path.basename(str(one.folder)) for one in found))
+    folders = " and ".join(sorted(os.path.basename(one.place) for one in found))
     return Fault(
         package,
         f"it is installed twice in {found[0].parent}: {folders}; which of them its code is, "

@@ -212,6 +212,7 @@ async def test_a_package_in_a_zip_file(
                 file.write(path, path.relative_to(site.path))
     shutil.rmtree(site.path)
     monkeypatch.syspath_prepend(str(archive))
+    monkeypatch.syspath_prepend(str(archive))
     importlib.invalidate_caches()
     async with Host(strict=True) as host:
         assert await marks(host) == ["acme:helper"]
