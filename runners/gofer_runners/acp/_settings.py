@@ -91,11 +91,12 @@ class KnownAgent:
 
     def __init__(self, name: str, config: Config) -> None:
         self._path = os.environ.get("PATH")
+        self.config = config
         self.settings = _settings(name, config)
         self._program = shutil.which(self.settings.command[0])
 
     @property
-    def holds(self) -> bool:
+    def is_there(self) -> bool:
         """Whether it need not be looked for again: PATH is the same, and its program there."""
         same = self._program is not None and self._path == os.environ.get("PATH")
         return same and os.access(str(self._program), os.X_OK)

@@ -85,10 +85,9 @@ class AcpRunner(Runner):
                 f"{', '.join(spec.options)}: runner 'acp' has no options; what it can be told "
                 f"of an agent stands in [tool.gofer.agents.{spec.agent}]",
             )
-        known = self._known.setdefault(host, {})
-        agent = known.get(spec.agent)
-        if agent is None or not agent.holds:
-            known[spec.agent] = KnownAgent(spec.agent, host.config)
+        agent = self._agent(spec.agent, host)
+        if agent is None or not agent.is_there:
+            self._known.setdefault(host, {})[spec.agent] = KnownAgent(spec.agent, host.config)
 
     async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
         """Have one turn with the agent that *spec* names.
@@ -98,7 +97,7 @@ class AcpRunner(Runner):
         assert spec.agent is not None
         if not run.prompt.strip():
             raise PluginValidationError("SubagentSpec.task", "is blank: say what to do")
-        if spec.agent not in self._known.get(run.host, ()):
+        if self._agent(spec.agent, run.host) is None:
             self.check(spec, run.host)
         settings = self._known[run.host][spec.agent].settings
         cwd = run.cwd / settings.cwd if settings.cwd else run.cwd
@@ -119,6 +118,11 @@ class AcpRunner(Runner):
             if turn.agent is not None and not (turn.well and pool.keep(turn.agent)):
                 with anyio.CancelScope(shield=True):
                     await pool.discard(turn.agent)
+
+    def _agent(self, name: str, host: Host) -> KnownAgent | None:
+        """Return what is known of an agent since the Host was opened."""
+        agent = self._known[host].get(name) if host in self._known else None
+        return agent if agent is not None and agent.config is host.config else None
 
     async def _pool(self, host: Host) -> Pool:
         factory = partial(Pool, host.supervisor, self._warm, self._warm_seconds)

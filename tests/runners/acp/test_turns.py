@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +16,7 @@ import pytest
 
 from gofer import (
     GoferError,
+    Host,
     Image,
     PluginValidationError,
     StreamChunk,
@@ -25,6 +28,7 @@ from gofer import (
     Update,
     Usage,
 )
+from gofer.testing import fake_agent
 from gofer_runners.acp import AcpRunner
 
 from .support import Bench, bench, say, sent, settings, told, turn
@@ -345,6 +349,40 @@ async def test_a_known_agent_that_is_missing_is_refused_with_how_to_install_it(
         program.write_text(f"#!/bin/sh\nexec {sys.executable} /nowhere\n")
         program.chmod(0o755)
         assert "agent opencode: it exited with code 2" in str((await b.run("opencode")).error)
+
+
+async def test_what_is_on_path_counts_before_each_turn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    programs = {}
+    for name in ("one", "two"):
+        words = shlex.join(fake_agent.command(turn(say(name))))
+        programs[name] = tmp_path / name / "talker"
+        programs[name].parent.mkdir()
+        programs[name].write_text(f"#!/bin/sh\nexec {words}\n")
+        programs[name].chmod(0o755)
+    async with bench(agents={"talker": {"command": ["talker"]}}) as b:
+        for name in ("one", "two", "one"):
+            monkeypatch.setenv("PATH", str(programs[name].parent))
+            for _ in range(2):
+                assert (await b.run("talker")).summary == name
+        programs["one"].unlink()
+        assert "agent 'talker' is not installed" in await refusal(b, "talker")
+        assert "agent 'talker' is not installed" in await refusal(b, "talker")
+
+
+async def test_a_host_that_is_opened_again_has_its_agents_as_they_are_configured_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    settings_file = tmp_path / "gofer" / "gofer.toml"
+    settings_file.parent.mkdir()
+    host = Host([AcpRunner()], discover=False, cwd=tmp_path)
+    for name in ("one", "two"):
+        words = json.dumps(fake_agent.command(turn(say(name))))
+        settings_file.write_text(f"[agents.fake]\ncommand = {words}\n")
+        async with host:
+            assert (await host.run(SubagentSpec(task="x", agent="fake"))).summary == name
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
