@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import ROOT, Wheels
+from .conftest import Wheels
 from .venvs import Venv
 
 
@@ -69,21 +68,3 @@ def test_the_life_of_a_runner(fresh: Venv, wheels: Wheels, tmp_path: Path) -> No
     unknown = fresh.run("gofer", "run", "--runner", "wobbly", "Hello", cwd=tmp_path, code=2)
     assert "wobbly" in unknown.stderr
     assert "steady" in unknown.stderr
-
-
-def test_what_is_written_is_clean(fresh: Venv, wheels: Wheels, tmp_path: Path) -> None:
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    tools = [
-        tool for group in ("lint", "types") for tool in groups["dependency-groups"][group]
-        if tool.startswith(("ruff", "mypy"))
-    ]  # fmt: skip
-    assert len(tools) == 2
-    wheels.builder.pip("install", *tools, cwd=tmp_path, into=fresh)
-    # The longest name there may be, so that no line is longer elsewhere.
-    name = "a-rather-long-name-for-a-runner-"[:31] + "x"
-    assert len(name) == 32
-    fresh.run("gofer", "new-runner", name, cwd=tmp_path)
-    own = tmp_path / f"gofer-{name}"
-    fresh.run("ruff", "check", cwd=own)
-    fresh.run("ruff", "format", "--check", cwd=own)
-    fresh.run("mypy", cwd=own)

@@ -83,7 +83,9 @@ class Venv:
     def pip(self, *words: str | Path, cwd: Path, into: Venv | None = None) -> None:
         """Have its pip do something, *into* another environment if that is given."""
         where = ["--python", str(into.python)] if into is not None else []
-        self.run("python", "-m", "pip", *where, *words, "--quiet", cwd=cwd)
+        # What is imported is compiled then: that is little of all.
+        rest = ["--no-compile"] if words[0] == "install" else []
+        self.run("python", "-m", "pip", *where, *words, *rest, "--quiet", cwd=cwd)
 
 
 def _told(words: Sequence[str], done: subprocess.CompletedProcess[str]) -> str:
