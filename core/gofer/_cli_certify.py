@@ -144,9 +144,13 @@ class _Printer:
             said.setdefault((verdict.status, verdict.words()), []).append(verdict)
         for same in said.values():
             where = "" if len(same) == len(verdicts) else f" on {same[0].backend}"
-            write(f"  {_SIGNS[same[0].status]:<6}  {same[0].rule}{where}")
-            for line in same[0].words().splitlines():
-                for part in textwrap.wrap(line.strip(), _WIDTH) or [""]:
+            line = f"  {_SIGNS[same[0].status]:<6}  {same[0].rule}{where}"
+            if same[0].status == "not declared":
+                write(f"{line}: {same[0].message}")
+                continue
+            write(line)
+            for words in same[0].words().splitlines():
+                for part in textwrap.wrap(words.strip(), _WIDTH) or [""]:
                     write(f"          {part}")
 
 

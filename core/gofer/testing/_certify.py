@@ -18,6 +18,7 @@ import anyio
 from .._own_process import OwnProcess, own_process
 from ..errors import PluginNotSupportedError, RunnerError
 from ..processes import Supervisor
+from ._kit import RULE_RUNS
 from ._rule import Rule, Tier
 from .report import Report, Status, Verdict
 
@@ -31,10 +32,10 @@ from gofer.testing._installed import main
 main(order)
 """
 
+SUPERVISED = sys.platform == "linux"
+
 _START_SECONDS = 60.0
 """How long the interpreter, gofer and the runner may take to be there."""
-
-_RUNS = 6
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ async def certify(order: Order, tell: Callable[[Verdict], None] = lambda _: None
     chosen = _chosen(RULES, order.rules)
     async with AsyncExitStack() as stack:
         supervisor = None
-        if sys.platform == "linux":
+        if SUPERVISED:
             supervisor = await stack.enter_async_context(Supervisor())
         about = await _about(supervisor, order)
         backends = _backends(order, about)
@@ -153,7 +154,7 @@ async def _check(
         words = f"{rule.needs} is not declared"
         return [Verdict(rule.name, rule.tier, b, Status.not_declared, words) for b in backends]
     one = about["deadline"] + about["cancel_grace"] + about["leeway"]
-    limit = _START_SECONDS + len(backends) * (_RUNS * about["deadline"] + 3 * one)
+    limit = _START_SECONDS + len(backends) * (RULE_RUNS * about["deadline"] + 3 * one)
     answers, why = await _ask(supervisor, order.line(rule.name, backends), len(backends), limit)
     verdicts = []
     for answer in answers:

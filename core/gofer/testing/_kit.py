@@ -27,11 +27,11 @@ from ._watch import Record, Watcher
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["Kit", "Scene", "cut", "shown"]
+__all__ = ["RULE_RUNS", "Kit", "Scene", "cut", "shown"]
 
 T = TypeVar("T")
 
-_RUNS = 6
+RULE_RUNS = 6
 """How many times as long as one run a rule may take."""
 
 _SLACK = 5.0
@@ -203,7 +203,7 @@ class Kit:
         known: dict[str, Broken] = {}
         unchecked: list[NotChecked] = []
         checked = 0
-        ends = time.monotonic() + self.subject.deadline * _RUNS / 2
+        ends = time.monotonic() + self.subject.deadline * RULE_RUNS / 2
 
         def test(case: T) -> None:
             nonlocal checked, ends

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -87,10 +86,6 @@ class Report:
     def ok(self) -> bool:
         """Whether every rule holds that must."""
         return not any(verdict.status is Status.failed for verdict in self.verdicts)
-
-    def of(self, *statuses: Status) -> Iterable[Verdict]:
-        """Go through the verdicts of these kinds."""
-        return (verdict for verdict in self.verdicts if verdict.status in statuses)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""

@@ -172,7 +172,19 @@ def verdict(**fields: Any) -> _certify.Verdict:
     return found
 
 
-def test_a_runner_that_ends_the_interpreter_fails_and_is_named(path: Path) -> None:
+@pytest.mark.parametrize(
+    "supervised",
+    [
+        pytest.param(
+            True, marks=pytest.mark.skipif(sys.platform != "linux", reason="it is not Linux")
+        ),
+        False,
+    ],
+)
+def test_a_runner_that_ends_the_interpreter_fails_and_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch, supervised: bool
+) -> None:
+    monkeypatch.setattr(_certify, "SUPERVISED", supervised)
     install(path, "import os, sys; sys.stderr.write('no licence'); sys.stderr.flush(); os._exit(3)")
     found = verdict()
     assert found.status is Status.failed
