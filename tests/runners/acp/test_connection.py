@@ -250,7 +250,10 @@ async def test_its_death_by_a_signal_is_told() -> None:
         assert str(asking.error) == "agent x: it was ended by SIGKILL"
 
 
-async def test_what_it_wrote_before_its_death_counts_though_others_hold_the_pipe() -> None:
+async def test_what_it_wrote_before_its_death_counts_though_others_hold_the_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
     async with peer() as p, anyio.create_task_group() as tasks:
         first, _ = await ask(p, tasks)
         second, _ = await ask(p, tasks)
@@ -268,7 +271,10 @@ async def test_what_it_wrote_before_its_death_counts_though_others_hold_the_pipe
         assert "it exited with code 0" in str(second.error)
 
 
-async def test_who_holds_the_pipe_and_writes_on_is_not_listened_to_for_ever() -> None:
+async def test_who_holds_the_pipe_and_writes_on_is_not_listened_to_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, _ = await ask(p, tasks)
 

@@ -25,6 +25,12 @@ pytestmark = pytest.mark.anyio
 SECONDS = 30
 
 
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait long for what does not end by itself."""
+    monkeypatch.setattr(_terminals, "_GRACE", 0.1)
+
+
 class Asker:
     """An agent, as its terminals see it."""
 
