@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from . import _pydantic as _pydantic
 
-__all__ = ["JsonValue", "Lazy", "Str", "built", "clean_json", "clean_text", "copied"]
+__all__ = ["JsonValue", "Lazy", "Str", "built", "clean_json", "clean_text", "copied", "no_items"]
 
 LEVELS = 100
 """How deep a value may be nested: readers of JSON stop at 200, and it lies inside other models."""
@@ -87,6 +87,11 @@ def copied(model: Model, **update: Any) -> Model:
 
 
 _set = object.__setattr__  # a model's own takes names of fields only
+
+
+def no_items() -> list[Any]:
+    """Return a new list, as a default: the signature of ``list`` itself is long to find out."""
+    return []
 
 
 class Lazy(BaseModel):

@@ -26,6 +26,7 @@ from pydantic import (
 
 from . import _pydantic as _pydantic
 from . import _trust
+from ._clean import no_items
 from ._config_errors import config_error
 from ._config_sources import (
     Key,
@@ -124,7 +125,7 @@ class Config(BaseModel):
     timeout: Seconds = Field(None, description=_SECONDS)
     idle_timeout: Seconds = Field(None, description=_SECONDS)
     disable: list[Text] = Field(
-        default_factory=list, description="a list of names, or of distribution:name"
+        default_factory=no_items, description="a list of names, or of distribution:name"
     )
     allow: list[Text] | None = Field(None, description="a list of names, or of distribution:name")
     strict: StrictBool = Field(False, description="true or false")

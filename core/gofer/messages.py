@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from ._clean import JsonValue, Lazy, Str
+from ._clean import JsonValue, Lazy, Str, no_items
 from .blocks import Block, Text
 from .errors import GoferError
 from .turn import Turn
@@ -106,9 +106,9 @@ class Request(_WithTurn):
     sent as they are. None: the model's own default.
     """
 
-    messages: list[Message] = Field(default_factory=list)
+    messages: list[Message] = Field(default_factory=no_items)
     model: Str | None = None
-    tools: list[Tool] = Field(default_factory=list)
+    tools: list[Tool] = Field(default_factory=no_items)
     tool_choice: JsonValue = None
     temperature: float | None = Field(default=None, allow_inf_nan=False)
     max_tokens: int | None = None
@@ -141,8 +141,8 @@ class Response(_WithTurn):
     ``error``, or whatever else the other side said. ``duration`` is in seconds.
     """
 
-    blocks: list[Block] = Field(default_factory=list)
-    messages: list[Message] = Field(default_factory=list)
+    blocks: list[Block] = Field(default_factory=no_items)
+    messages: list[Message] = Field(default_factory=no_items)
     stop_reason: Str = "end_turn"
     usage: Usage | None = None
     model: Str | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ._clean import JsonValue, Lazy, Str
+from ._clean import JsonValue, Lazy, Str, no_items
 from .messages import Usage
 
 __all__ = [
@@ -51,7 +51,7 @@ class SubagentSpec(Lazy):
     name: Str = ""
     agent: Str | None = None
     runner: Str | None = None
-    tool_scope: list[Str] = Field(default_factory=list)
+    tool_scope: list[Str] = Field(default_factory=no_items)
     worktree: WorktreeConfig | None = None
     session_id: Str | None = None
     resume: Str | None = None
@@ -79,8 +79,8 @@ class WorktreeReport(Lazy):
     path: Str
     base_commit: Str
     branch: Str | None = None
-    changed_files: list[Str] = Field(default_factory=list)
-    missing_files: list[Str] = Field(default_factory=list)
+    changed_files: list[Str] = Field(default_factory=no_items)
+    missing_files: list[Str] = Field(default_factory=no_items)
 
 
 class SubagentResult(Lazy):
@@ -97,7 +97,7 @@ class SubagentResult(Lazy):
     stop_reason: Str = "end_turn"
     usage: Usage | None = None
     error: Str | None = None
-    permissions_denied: list[JsonValue] = Field(default_factory=list)
+    permissions_denied: list[JsonValue] = Field(default_factory=no_items)
     fallback: bool = False
     session: SessionInfo | None = None
     worktree: WorktreeReport | None = None

@@ -84,7 +84,7 @@ class AuthMethod(_Message):
     name: Lenient[str] = None
     description: Lenient[str] = None
     type: Lenient[str] = None
-    vars: Objects[_Variable] = Field(default_factory=list)
+    vars: Objects[_Variable] = []
 
     @property
     def variables(self) -> list[str]:
@@ -97,7 +97,7 @@ class Initialized(_Message):
 
     protocol_version: Lenient[int] = None
     agent_capabilities: Lenient[_Capabilities] = None
-    auth_methods: Objects[AuthMethod] = Field(default_factory=list)
+    auth_methods: Objects[AuthMethod] = []
     agent_info: Lenient[_Implementation] = None
 
     @property
@@ -120,7 +120,7 @@ class _Choice(_Message):
     value: Lenient[str] = None
     id: Lenient[str] = None
     model_id: Lenient[str] = None
-    options: Objects[Any] = Field(default_factory=list)
+    options: Objects[Any] = []
 
 
 class ConfigOption(_Message):
@@ -130,7 +130,7 @@ class ConfigOption(_Message):
     category: Lenient[str] = None
     type: Lenient[str] = None
     current_value: Any = None
-    options: Objects[_Choice] = Field(default_factory=list)
+    options: Objects[_Choice] = []
 
     @property
     def values(self) -> list[str]:
@@ -144,12 +144,12 @@ class ConfigOption(_Message):
 
 class _Modes(_Message):
     current_mode_id: Lenient[str] = None
-    available_modes: Objects[_Choice] = Field(default_factory=list)
+    available_modes: Objects[_Choice] = []
 
 
 class _Models(_Message):
     current_model_id: Lenient[str] = None
-    available_models: Objects[_Choice] = Field(default_factory=list)
+    available_models: Objects[_Choice] = []
 
 
 class NewSession(_Message):
@@ -158,7 +158,7 @@ class NewSession(_Message):
     session_id: Lenient[str] = None
     modes: Lenient[_Modes] = None
     models: Lenient[_Models] = None
-    config_options: Objects[ConfigOption] = Field(default_factory=list)
+    config_options: Objects[ConfigOption] = []
 
 
 class _Usage(_Message):

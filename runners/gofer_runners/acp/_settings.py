@@ -28,7 +28,7 @@ class Environment(BaseModel):
 
     inherit: bool | list[str] = True
     set: dict[str, str] = Field(default_factory=dict)
-    unset: list[str] = Field(default_factory=list)
+    unset: list[str] = []
 
     def variables(self, own: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the environment, made of *own*."""
@@ -66,7 +66,7 @@ class AcpAgent(BaseModel):
     model: str | None = None
     preferred_model: str | None = None
     config_options: dict[str, str | bool] = Field(default_factory=dict)
-    mcp_servers: list[dict[str, Any]] = Field(default_factory=list)
+    mcp_servers: list[dict[str, Any]] = []
     permissions: Policy = "approve"
     ask_timeout: float = Field(default=60.0, gt=0)
     ask_default: bool = False
@@ -78,7 +78,7 @@ class AcpAgent(BaseModel):
     drain: float | None = Field(default=None, ge=0)
     fs: bool = False
     terminal: bool = False
-    roots: list[str] = Field(default_factory=list)
+    roots: list[str] = []
     warm: bool = True
 
 
