@@ -12,7 +12,7 @@ from ..subagents import SubagentSpec
 from ._kit import Scene
 from ._watch import Record
 
-__all__ = ["TASKS", "Huge", "Moment", "cancel_at", "moments", "spec_fields", "tasks"]
+__all__ = ["SPECS", "TASKS", "Huge", "Moment", "cancel_at", "moments", "spec_fields", "tasks"]
 
 
 class Huge(str):
@@ -48,6 +48,15 @@ def tasks() -> st.SearchStrategy[str]:
     pieces = st.lists(st.sampled_from([*TASKS[:9], "word", " ", "\n"]), min_size=1, max_size=5)
     return st.one_of(anything, pieces.map("".join)).filter(lambda text: text.strip() != "")
 
+
+SPECS: tuple[dict[str, Any], ...] = (
+    {"agent": "no-such-agent"},
+    {"resume": "no-such-session"},
+    {"options": {"no-such-option": [None, {"": -1}]}},
+    {"tool_scope": ["no-such-tool"]},
+    {"name": "\0", "session_id": ""},
+)
+"""Fields of a spec, each of them always tried."""
 
 _JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),

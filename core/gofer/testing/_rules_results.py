@@ -96,7 +96,7 @@ def _with_prompt(kit: Kit, prompt: str) -> None:
 
 
 def answers_any_spec(kit: Kit) -> None:
-    from ._cases import spec_fields
+    from ._cases import SPECS, spec_fields
 
     def check(fields: dict[str, Any]) -> None:
         spec = kit.subject.spec(kit.subject.task_that_says("apricot"))
@@ -104,6 +104,7 @@ def answers_any_spec(kit: Kit) -> None:
         kit.once(partial(_answer, kit, SubagentSpec.model_validate({**dict(spec), **fields})))
 
     kit.explore(spec_fields(), check)
+    kit.each(SPECS, check)
 
 
 async def _plain(kit: Kit, task: str, scene: Scene) -> Record:

@@ -364,9 +364,23 @@ class StaysCancelled(Right):
         return result
 
 
-@breaks("leaves_nothing_behind")
-class LeavesATask(EmitsMore):
+class Leaves(EmitsMore):
+    """Leaves something behind, once in a Host: for each child it would pile up as well."""
+
+    left = False
+
     async def more(self, run: Run) -> None:
+        if not self.left:
+            self.left = True
+            await self.leave(run)
+
+    async def leave(self, run: Run) -> None:
+        raise NotImplementedError
+
+
+@breaks("leaves_nothing_behind")
+class LeavesATask(Leaves):
+    async def leave(self, run: Run) -> None:
         if sniffio.current_async_library() == "trio":
             trio.lowlevel.spawn_system_task(trio.sleep_forever)
         else:
@@ -375,31 +389,31 @@ class LeavesATask(EmitsMore):
 
 
 @breaks("leaves_nothing_behind")
-class LeavesAThread(EmitsMore):
-    async def more(self, run: Run) -> None:
+class LeavesAThread(Leaves):
+    async def leave(self, run: Run) -> None:
         end = threading.Event()
         threading.Thread(target=end.wait, daemon=True).start()
         _left.append(end.set)
 
 
 @breaks("leaves_nothing_behind")
-class LeavesADescriptor(EmitsMore):
-    async def more(self, run: Run) -> None:
+class LeavesADescriptor(Leaves):
+    async def leave(self, run: Run) -> None:
         number = os.open(os.devnull, os.O_RDONLY)
         _left.append(lambda: os.close(number))
 
 
 @breaks("leaves_nothing_behind")
-class LeavesAProcess(EmitsMore):
-    async def more(self, run: Run) -> None:
+class LeavesAProcess(Leaves):
+    async def leave(self, run: Run) -> None:
         process = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
         _left.append(process.wait)
         _left.append(process.kill)
 
 
 @breaks("leaves_nothing_behind")
-class LeavesAnOrphan(EmitsMore):
-    async def more(self, run: Run) -> None:
+class LeavesAnOrphan(Leaves):
+    async def leave(self, run: Run) -> None:
         subprocess.run(["sh", "-c", "setsid sleep 5 > /dev/null 2>&1 &"], check=True)  # noqa: ASYNC221
 
 
