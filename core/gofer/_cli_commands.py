@@ -1,8 +1,9 @@
-"""Commands that other packages add: known by their metadata, loaded when they are called."""
+"""The commands, gofer's own and those that other packages add: loaded when they are called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,12 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "installed", "load_command"]
 
+_OWN = {
+    "run": "_cli_run:run",
+    "plugins": "_cli_plugins:plugins",
+    "agents": "_cli_agents:agents",
+    "new-runner": "_cli_new_runner:new_runner",
+    "certify": "_cli_certify:certify",
+    "config": "_cli_config:app",
+}
+"""gofer's own commands, in the order of the help: where each is, a function or a typer app."""
+
 
 class Group(TyperGroup):
     """gofer's own commands, then those of other packages; tells gofer's errors in a line."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.commands: Mapping[str, Any] = _Own()  # type: ignore[assignment]
         self._added: dict[str, _Added] | None = None
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -56,6 +68,33 @@ class Group(TyperGroup):
                 if entry.info.name not in self.commands
             }
         return self._added
+
+
+class _Own(Mapping[str, Any]):
+    """gofer's own commands, each made when it is asked for: all of them would take long."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module, _, attribute = _OWN[name].partition(":")
+            app = getattr(import_module(f".{module}", __package__), attribute)
+            if not isinstance(app, typer.Typer):
+                function, app = app, typer.Typer(add_completion=False)
+                app.command()(function)
+            self._made[name] = typer.main.get_command(app)
+            self._made[name].name = name
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _OWN
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_OWN)
+
+    def __len__(self) -> int:
+        return len(_OWN)
 
 
 class _Added(TyperCommand):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+app = typer.Typer(invoke_without_command=True, add_completion=False)
 
 PathArgument = Annotated[
     Path | None,

@@ -8,14 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ._cli_agents import agents
-from ._cli_certify import certify
 from ._cli_commands import Group
-from ._cli_config import app as config_app
-from ._cli_new_runner import new_runner
 from ._cli_output import note
-from ._cli_plugins import plugins
-from ._cli_run import run
 
 __all__ = ["app", "main"]
 
@@ -29,12 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(plugins)
-app.command()(agents)
-app.command()(new_runner)
-app.command()(certify)
-app.add_typer(config_app, name="config")
 
 
 class _Notes(logging.Handler):
