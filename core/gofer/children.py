@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,6 +52,7 @@ class Child:
         "_final",
         "_made",
         "_observed",
+        "_on_cancel",
         "_pair",
         "_places",
         "_result",
@@ -103,6 +105,7 @@ class Child:
         self._observed = observed
         self._places = places
         self._cancel_event: anyio.Event | None = None
+        self._on_cancel: Callable[[], None] | None = None
         self._cancelled = False
         self._timed_out: str | None = None
         self._scope: anyio.CancelScope | None = None
@@ -164,6 +167,18 @@ class Child:
                 self._cancel_event.set()
         return self._cancel_event
 
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called when the child should end, at once if it should already."""
+        self._on_cancel = callback
+        if self._cancelled:
+            self._tell_of_cancel(callback)
+
+    def _tell_of_cancel(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:  # it must not keep the others from being ended
+            log.exception("%s: the on_cancel of runner %r failed", self.id, self.runner)
+
     @property
     def cancelled(self) -> bool:
         """Whether its end was asked for, of it or of a child above it. It stays so."""
@@ -184,6 +199,8 @@ class Child:
             self._timed_out = reason
         if self._cancel_event is not None:
             self._cancel_event.set()
+        if self._on_cancel is not None:
+            self._tell_of_cancel(self._on_cancel)
         if self._places.withdraw(self):
             self._family.begin(self, False)
         elif self._scope is None:  # it has not begun, and ends as soon as it does

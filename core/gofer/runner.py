@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -120,6 +120,13 @@ class Run:
     def cancel_requested(self) -> anyio.Event:
         """Set when the child should end; ``cancel_grace`` seconds later the run is cancelled."""
         return self._child.cancel_requested
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called when ``cancel_requested`` is set, at once if it is already.
+
+        It spares a task that waits for that. The last one given counts; what it raises is logged.
+        """
+        self._child.on_cancel(callback)
 
     @property
     def environment(self) -> dict[str, str]:

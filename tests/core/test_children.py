@@ -196,3 +196,40 @@ async def test_a_result_that_is_changed_after_it_was_made_is_checked() -> None:
     assert "SubagentResult that is none" in str(wrong.error)
     assert longer.permissions_denied == ["one", "two"]
     assert two.summary == "said"
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_runner_is_called_when_its_child_should_end(
+    late: bool, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, at once if it asks too late, and what it raises keeps nothing from its end."""
+    calls: list[bool] = []
+    started = anyio.Event()
+
+    async def act(run: Run) -> SubagentResult:
+        def called() -> None:
+            calls.append(run.cancel_requested.is_set())
+            if fails:
+                raise RuntimeError("no use")
+
+        if not late:
+            run.on_cancel(called)
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if late:
+                run.on_cancel(called)
+        raise AssertionError("nobody cancelled it")
+
+    with anyio.fail_after(5):
+        async with opened(act) as host:
+            child = await host.spawn(SubagentSpec(task="x"))
+            await started.wait()
+            child.cancel()
+            child.cancel()
+            result = await child.wait()
+    assert calls == [True]
+    assert result.stop_reason == "cancelled"
+    assert ("no use" in caplog.text) is fails

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,7 +15,6 @@ from gofer import RunnerError
 from gofer.processes import Supervisor
 
 from ._settings import AcpAgent
-from ._watch import Watchers
 
 if TYPE_CHECKING:
     from ._agent import Agent
@@ -66,7 +65,6 @@ class Pool:
         self._kept = anyio.Event()
         self._known: set[str] = set()
         self._tasks: TaskGroup = anyio.create_task_group()
-        self.watchers = Watchers(self._tasks)
 
     async def __aenter__(self) -> Pool:
         self.supervisor = await self._get_supervisor()
@@ -78,6 +76,10 @@ class Pool:
         # Each place ends its process, shielded, when it is cancelled.
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
+
+    def start(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a task of the pool's; whoever does sees that it ends."""
+        self._tasks.start_soon(function)
 
     @property
     def idle(self) -> int:

@@ -104,14 +104,11 @@ class AcpRunner(Runner):
         environment = {**settings.env.variables(), **run.environment}
         pool = await self._pool(run.host)
         client = Client(run, settings, cwd, environment, pool.supervisor, self._ask)
-        turn = _Turn(run, settings, client)
+        turn = _Turn(run, settings, client, pool)
+        run.on_cancel(turn.cancel)
         try:
             async with client:
-                watcher = pool.watchers.watch(run.cancel_requested, turn.cancel)
-                try:
-                    await turn.go(pool, cwd, environment)
-                finally:
-                    watcher.leave()
+                await turn.go(cwd, environment)
             await turn.close()
             return turn.result()
         finally:
@@ -133,10 +130,13 @@ class AcpRunner(Runner):
 class _Turn:
     """One turn: what it brought, and whether the agent may have another."""
 
-    def __init__(self, run: Run, settings: AcpAgent, client: Client) -> None:
+    def __init__(self, run: Run, settings: AcpAgent, client: Client, pool: Pool) -> None:
         self.agent: Agent | None = None
         self.error: Exception | None = None
+        self._pool = pool
         self._scope = anyio.CancelScope()
+        self._cancelling: anyio.CancelScope | None = None
+        self._over = False
         self._run = run
         self._settings = settings
         self._client = client
@@ -152,28 +152,30 @@ class _Turn:
             and not self._run.cancel_requested.is_set()
         )
 
-    async def go(self, pool: Pool, cwd: Path, environment: dict[str, str]) -> None:
+    async def go(self, cwd: Path, environment: dict[str, str]) -> None:
         """Send the prompt to an agent, and take what comes until the end of the turn."""
-        with self._scope:
-            try:
-                agent, session = await self._open(pool, cwd, environment)
+        try:
+            with self._scope:
+                agent, session = await self._open(cwd, environment)
                 emit, serve = self._run.emit, self._client.serve
                 await agent.turn(session, self._run.prompt, emit, serve, self._scope)
-            except Exception as error:
-                self.error = error
+        except Exception as error:
+            self.error = error
+        finally:
+            self._over = True
+            if self._cancelling is not None:
+                self._cancelling.cancel()
         failure = self._session.failure if self._session is not None else None
         if self._session is not None and failure is not None:
             self._session.end = None
             self.error = self.error or failure
 
-    async def _open(
-        self, pool: Pool, cwd: Path, environment: dict[str, str]
-    ) -> tuple[Agent, Session]:
+    async def _open(self, cwd: Path, environment: dict[str, str]) -> tuple[Agent, Session]:
         """Take an agent and open a session; a kept one that has died meanwhile is replaced."""
         spec = self._run.spec
         assert spec.agent is not None
         while True:
-            agent = self.agent = await pool.take(
+            agent = self.agent = await self._pool.take(
                 spec.agent, self._settings, cwd, environment, spec.resume
             )
             try:
@@ -182,19 +184,27 @@ class _Turn:
                 if not agent.used:
                     raise
                 self.agent = None
-                await pool.discard(agent)
+                await self._pool.discard(agent)
             else:
                 return agent, session
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
+        """Have the turn ended: called when the child should end."""
+        if not self._over:
+            self._pool.start(self._cancel)
+
+    async def _cancel(self) -> None:
         """Ask the agent to end, give it its grace to answer, and wait no longer."""
-        if self.agent is not None and self._prompted:
-            with anyio.move_on_after(self._settings.cancel_grace):
-                with suppress(RunnerError):  # who does not read any more may still have to say
-                    await self.agent.cancel()
-                self._client.cancel()
-                await anyio.sleep_forever()
-        self._scope.cancel()
+        if self._over:
+            return
+        with anyio.CancelScope() as self._cancelling:
+            if self.agent is not None and self._prompted:
+                with anyio.move_on_after(self._settings.cancel_grace):
+                    with suppress(RunnerError):  # who does not read any more may still have to say
+                        await self.agent.cancel()
+                    self._client.cancel()
+                    await anyio.sleep_forever()
+            self._scope.cancel()
 
     async def close(self) -> None:
         """Tell of the calls that were left open that they have ended."""
