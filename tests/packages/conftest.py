@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +44,12 @@ class Wheels:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for environments, wheels, and what their programs write."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make a folder for environments, wheels, and what their programs write: it takes much room."""
     place = tmp_path_factory.mktemp("packages")
     (place / "home").mkdir()
-    return place
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
