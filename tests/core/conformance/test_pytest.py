@@ -101,7 +101,7 @@ def test_a_smaller_case_is_looked_for(suite: Path) -> None:
 
 
 def test_what_blocks_the_event_loop_for_ever_is_broken_and_named(suite: Path) -> None:
-    write(suite, "__import__('threading').Event().wait()", "deadline = 1.0")
+    write(suite, "__import__('threading').Event().wait()", "deadline = leeway = 0.5")
     code, out = run(suite, "-k", "ordinary")
     assert code == 1
     assert "it blocks the event loop at " in out

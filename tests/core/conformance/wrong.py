@@ -66,6 +66,8 @@ def breaks(rule: str) -> Callable[[W], W]:
 
 
 def hangs(runner: W) -> W:
+    runner.cancel_grace = 0.0
+    runner.capabilities = replace(ALL, cancels=False)  # type: ignore[misc]
     HANGS.add(runner)
     return runner
 
@@ -327,14 +329,14 @@ class CleansUp(Right):
 class CleansUpForLong(CleansUp):
     async def clean_up(self, spec: SubagentSpec) -> None:
         if spec.timeout is None:
-            await anyio.sleep(0.5)
+            await anyio.sleep(0.35)
 
 
 @breaks("a_time_limit_ends_it")
 class TakesItsTime(CleansUp):
     async def clean_up(self, spec: SubagentSpec) -> None:
         if spec.timeout is not None:
-            await anyio.sleep(0.5)
+            await anyio.sleep(0.35)
 
 
 @breaks("cancelling_ends_it")

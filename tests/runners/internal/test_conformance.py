@@ -35,6 +35,8 @@ class Obedient:
 
 
 class TestInternal(RunnerConformance):
+    max_examples = 10
+
     def make_runner(self) -> Runner:
         return InternalRunner(Obedient())
 
