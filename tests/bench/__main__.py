@@ -48,6 +48,8 @@ def main() -> None:
     options = parser.parse_args()
     for name in [name for name in os.environ if name.startswith("GOFER_")]:
         del os.environ[name]
+    # Whole processes are measured: an installed package is not compiled anew in each.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as home:
         os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_DATA_HOME"] = home
         print(HEAD)

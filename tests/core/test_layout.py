@@ -197,6 +197,8 @@ def test_a_run_on_an_agent_loads_nothing_that_it_does_not_need(
         "gofer._supervisor",
         "gofer._reaper",
     }
+    commands = {name for name in loaded if name.startswith("gofer._cli_")}
+    assert commands == {f"gofer._cli_{name}" for name in ("commands", "output", "run", "child")}
     elsewhere = {"trio", "rich", "psutil", "httpx", "mcp", "xllamacpp"}
     assert loaded & {*others, *unasked, *elsewhere} == set()
     assert loaded_by("import gofer.cli") & {"pydantic", "anyio", "gofer.host"} == set()
