@@ -63,7 +63,7 @@ class Fake(gofer.Runner):
         raise RuntimeError("it broke")
 
     async def spec(self, spec, run):
-        told = spec.model_dump_json(exclude_unset=True)
+        told = spec.model_dump_json(exclude_defaults=True)
         settings = run.host.config.model_dump_json(include={"base_url", "model"})
         await run.emit(gofer.Text(text=f'[{told}, {settings}, "{run.cwd}"]'))
         return run.result()
@@ -246,7 +246,6 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
         "task": "spec",
         "agent": "a",
         "runner": "fake",
-        "worktree": None,
         "resume": "s-0",
         "tool_scope": ["read", "write"],
         "timeout": 50.0,
