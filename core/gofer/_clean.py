@@ -9,7 +9,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from . import _pydantic as _pydantic
 
-__all__ = ["JsonValue", "Lazy", "Str", "built", "clean_json", "clean_text", "copied", "no_items"]
+__all__ = [
+    "JsonValue",
+    "Lazy",
+    "Str",
+    "built",
+    "clean_json",
+    "clean_text",
+    "copied",
+    "fresh",
+    "no_items",
+]
 
 LEVELS = 100
 """How deep a value may be nested: readers of JSON stop at 200, and it lies inside other models."""
@@ -84,6 +94,14 @@ def copied(model: Model, **update: Any) -> Model:
         return model.model_copy(update=update)
     fields_set = model.__pydantic_fields_set__ | update.keys()
     return built(type(model), {**vars(model), **update}, fields_set)
+
+
+def fresh(value: Any) -> Any:
+    """Return a JSON value anew: what can be changed in it is nobody else's. Others stay."""
+    kind = type(value)
+    if kind is dict:
+        return {key: fresh(item) for key, item in value.items()}
+    return [fresh(item) for item in value] if kind is list else value
 
 
 _set = object.__setattr__  # a model's own takes names of fields only

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
-from ._clean import copied
+from ._clean import copied, fresh
 from ._limits import Places
 from .children import Child
 from .errors import (
@@ -85,13 +85,7 @@ class Family:
         child = Child(
             self,
             f"sub-{self._spawned}",
-            # Its own: whoever changes the spec afterwards changes no child.
-            copied(
-                spec,
-                runner=name,
-                tool_scope=list(spec.tool_scope),
-                options=dict(spec.options),
-            ),
+            _own(spec, name),
             session=turn.session if turn is not None else host.default_session,
             parent=parent,
             depth=depth,
@@ -241,6 +235,16 @@ class Family:
                         "child %s on %s has been silent for %.0f s: idle_timeout would end it",
                         child.id, child.runner, silent,
                     )  # fmt: skip
+
+
+def _own(spec: SubagentSpec, runner: str) -> SubagentSpec:
+    """Return a copy for a child: whoever changes the spec afterwards changes no child's."""
+    own = copied(spec, runner=runner)
+    # As little is said to have been set as in the spec itself.
+    vars(own).update(tool_scope=[*spec.tool_scope], options=fresh(spec.options))
+    if spec.worktree is not None:
+        vars(own).update(worktree=copied(spec.worktree))
+    return own
 
 
 async def _live(child: Child | None, placed: bool) -> None:

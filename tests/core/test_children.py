@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gofer import Host, Run, Runner, SubagentResult, SubagentSpec, _limits
 
@@ -151,21 +153,75 @@ async def test_who_cancels_its_task_at_the_end_does_not_cancel_the_next(
             assert all(result.exit_ok for result in await results(host, *kinds))
 
 
-async def test_a_spec_that_is_changed_afterwards_changes_no_child() -> None:
-    async def act(run: Run) -> SubagentResult:
-        spec = run.spec
-        return run.result(f"{spec.task} {spec.tool_scope} {spec.options} {spec.runner}")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "task": st.just("x"),
+    "name": st.text(max_size=3),
+    "agent": st.none() | st.just("a"),
+    "runner": st.none() | st.just("acting"),
+    "tool_scope": st.lists(st.text(max_size=3), max_size=3),
+    "resume": st.none() | st.just("s"),
+    "timeout": st.none() | st.just(50.0),
+    "options": st.dictionaries(st.text(max_size=3), JSON, max_size=3),
+}
 
-    async with opened(act) as host:
-        with anyio.fail_after(5):
-            for runner in (None, "acting"):
-                spec = SubagentSpec(task="a", runner=runner, tool_scope=["t"], options={"o": 1})
-                child = await host.spawn(spec)
-                spec.task, spec.runner = "b", "c"
-                spec.tool_scope.append("u")
-                spec.options["p"] = 2
-                assert (await child.wait()).summary == "a ['t'] {'o': 1} acting"
-                assert child.spec.model_fields_set == {*spec.model_fields_set, "options"}
+
+def spoil(value: Any) -> None:
+    """Change all that can be changed in a JSON value."""
+    if isinstance(value, list | dict):
+        for item in [*(value.values() if isinstance(value, dict) else value)]:
+            spoil(item)
+        value.clear()
+        if isinstance(value, list):
+            value.append("spoilt")
+        else:
+            value["spoilt"] = True
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.fixed_dictionaries(
+        {"task": FIELDS["task"]}, optional={k: v for k, v in FIELDS.items() if k != "task"}
+    )
+)
+def test_a_child_has_a_spec_of_its_own(backend: str, values: dict[str, Any]) -> None:
+    """No change of the caller's reaches it, and none of the runner's comes back.
+
+    It claims no more to have been set than was set, but for the runner, which is known now.
+    """
+
+    async def act(run: Run) -> SubagentResult:
+        seen.append(run.spec.model_copy(deep=True))
+        spoil(run.spec.options)
+        spoil(run.spec.tool_scope)
+        return run.result("done")
+
+    seen: list[SubagentSpec] = []
+
+    async def main() -> None:
+        async with opened(act, agents={"a": {"runner": "acting"}}) as host:
+            with anyio.fail_after(5):
+                kept = SubagentSpec(**values)
+                assert (await host.run(kept)).exit_ok
+                assert kept == SubagentSpec(**values)
+                spoilt = SubagentSpec(**values)
+                child = await host.spawn(spoilt)
+                spoil(spoilt.options)
+                spoil(spoilt.tool_scope)
+                spoilt.task = spoilt.runner = "another"
+                await child.wait()
+        expected = SubagentSpec(**{**values, "runner": "acting"})
+        assert seen == [expected, expected]
+        assert [spec.model_fields_set for spec in seen] == [expected.model_fields_set] * 2
+
+    anyio.run(main, backend=backend)
 
 
 async def test_a_result_that_is_changed_after_it_was_made_is_checked() -> None:
