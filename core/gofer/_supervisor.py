@@ -14,7 +14,8 @@ start, ``{"exit": STATUS}`` when the process itself has ended, and ``{"left": [P
 its tree has. It is told ``T`` (TERM to the process's group), ``K`` (KILL to the group) and ``E``
 (end the whole tree: TERM, a grace, KILL). The end of the lifeline, or of gofer, means KILL to the
 whole tree; so even SIGKILL of gofer leaves nothing. The tree of a reaper that is killed itself
-falls to the supervisor, which kills it and says so in the reaper's stead.
+falls to the supervisor, which kills it and says ``{"left": [], "reaper": STATUS}`` in the reaper's
+stead, perhaps before the reaper could say anything.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Supervisor:
         self._parent = parent
         self._wakeup = wakeup_on_child()
         self._reapers: dict[int, socket.socket] = {}
-        self._bereft: list[socket.socket] = []
+        self._bereft: dict[socket.socket, int] = {}
 
     def run(self) -> None:
         """Serve until gofer closes the control socket or ends; then see that nothing is left."""
@@ -118,7 +119,7 @@ class _Supervisor:
                 break
             lifeline = self._reapers.pop(pid, None)
             if lifeline is not None and status:
-                self._bereft.append(lifeline)
+                self._bereft[lifeline] = os.waitstatus_to_exitcode(status)
             elif lifeline is not None:
                 lifeline.close()
         orphans = [pid for pid in children() if pid not in self._reapers]
@@ -130,8 +131,8 @@ class _Supervisor:
         return True
 
     def _console(self) -> None:
-        for lifeline in self._bereft:
-            say(lifeline, {"left": []})
+        for lifeline, status in self._bereft.items():
+            say(lifeline, {"left": [], "reaper": status})
             lifeline.close()
         self._bereft.clear()
 

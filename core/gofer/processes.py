@@ -6,7 +6,6 @@ process below it. Elsewhere there are none yet.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -202,8 +201,12 @@ async def _await_start(process: Process, what: str) -> None:
         process._said += data
     line, _, process._said = process._said.partition(b"\n")
     said = json.loads(line)
+    if said.get("reaper", 0) < 0:
+        # Killed as soon as it had started the process, and maybe by that: it ended, with all of it.
+        process._heard(said)
+        return
     if "pid" not in said:
-        reason = os.strerror(said.get("errno", errno.ECHILD))
+        reason = os.strerror(said["errno"]) if "errno" in said else "its reaper failed, see stderr"
         where = f" ({said['filename']!r})" if said.get("filename") else ""
         raise RunnerError(f"{what}: {reason}{where}")
     process.pid = said["pid"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -608,6 +609,42 @@ async def test_the_tree_of_a_killed_reaper_is_ended(supervisor: Supervisor) -> N
         assert not lives(process.pid)
         await bystander.send(b"on\n")
         assert await lines(bystander, 1) == ["on"]
+
+
+async def test_a_process_that_kills_its_reaper_at_once_was_started(supervisor: Supervisor) -> None:
+    ends = []
+
+    async def one() -> None:
+        async with shell(supervisor, "(setsid sleep 1019 &); kill -9 $PPID; sleep 1019") as process:
+            ends.append(await process.wait())
+        assert process.left == []
+
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(one)
+    assert ends == [-signal.SIGKILL] * 20
+
+
+@pytest.mark.parametrize(
+    ("said", "started"), [({"left": [], "reaper": -9}, True), ({"left": [], "reaper": 1}, False)]
+)
+async def test_the_end_of_a_reaper_that_had_said_nothing(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, said: Any, started: bool
+) -> None:
+    async def instead(_: Supervisor, fds: list[int]) -> None:
+        os.write(fds[3], json.dumps(said).encode() + b"\n")
+
+    monkeypatch.setattr(Supervisor, "_order", instead)
+    with anyio.fail_after(SECONDS):
+        if not started:
+            with pytest.raises(RunnerError, match="cannot be started in '/': its reaper failed"):
+                await start(supervisor, "true").__aenter__()
+            return
+        async with start(supervisor, "true") as process:
+            assert await process.wait() == -signal.SIGKILL
+            assert process.exit_text == "it was ended by SIGKILL"
+        assert process.left == []
 
 
 async def test_where_supervisor_and_reaper_are_killed_the_tree_is_searched_for(
