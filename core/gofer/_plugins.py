@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -82,6 +83,8 @@ class Plugins:
         positions = list(enumerate(zip(objects, names, strict=True)))
         for position, (plugin, name) in reversed(positions):
             runner = isinstance(plugin, Runner)
+            if isinstance(plugin, Runner):
+                _check_run(plugin, f"the runner {name!r}")
             hooks = self._registry.add(plugin, name, (_GIVEN, "", "", position), runner=runner)
             group = RUNNERS if runner else PLUGINS
             self._objects[group, name] = plugin
@@ -232,6 +235,34 @@ def _check_kind(plugin: object, entry: Found) -> None:
             where,
             f"its class says name = {plugin.name!r}: both names must be the same",
         )
+    _check_run(plugin, where)
+
+
+def _check_run(runner: Runner, where: str) -> None:
+    """Refuse a ``run`` that no child can be run with; most others only show when they are called.
+
+    :raises PluginValidationError: it yields, or takes something else than the spec and the run.
+    """
+    if type(runner).run_subagent is not Runner.run_subagent:
+        return
+    if inspect.isasyncgenfunction(runner.run) or inspect.isgeneratorfunction(runner.run):
+        raise PluginValidationError(
+            where,
+            "its run yields, and should return: await run.emit(block) for each block, "
+            "and return run.result()",
+        )
+    try:
+        signature = inspect.signature(runner.run)
+    except (TypeError, ValueError):
+        return  # what is written in C need not tell
+    try:
+        signature.bind("spec", "run")
+    except TypeError as error:
+        raise PluginValidationError(
+            where,
+            f"its run cannot be called with a spec and a run ({error}): "
+            "write async def run(self, spec, run)",
+        ) from error
 
 
 def _report(entry: Found) -> str:

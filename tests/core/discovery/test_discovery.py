@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,6 +18,7 @@ from gofer import (
     Message,
     PluginError,
     PluginNotSupportedError,
+    PluginValidationError,
     Request,
     Run,
     Runner,
@@ -256,6 +258,14 @@ RUNNER_FAULTS = {
     "no name": (RUNNER.replace('name = "{name}"', "pass"), "AttributeError"),
     "no runner": (PLUGIN, "is no gofer.Runner: subclass it"),
     "abstract": ("from gofer import Runner\nclass Plugin(Runner):\n    name = 'far'", "TypeError"),
+    "yields": (
+        RUNNER.replace("return run.result", "yield run.result"),
+        "its run yields, and should return: await run.emit(block)",
+    ),
+    "takes no run": (
+        RUNNER.replace("self, spec, run", "self, spec"),
+        "its run cannot be called with a spec and a run (too many positional arguments)",
+    ),
     "import": ("import no_such_module_of_ours", "no_such_module_of_ours"),
     "exits": ("raise SystemExit(3)", "SystemExit: 3"),
 }
@@ -277,6 +287,36 @@ async def test_a_broken_runner_is_told_of_at_its_first_use(
             assert info(host, "far").status == "failed"
             assert host.children == []
     assert len([r for r in caplog.records if r.name == "gofer"]) == 1
+
+
+async def test_a_given_runner_that_yields_is_refused_when_the_host_opens() -> None:
+    class Yields(Runner):
+        name = "yields"
+
+        async def run(self, spec: SubagentSpec, run: Run) -> AsyncIterator[str]:  # type: ignore[override]
+            yield "said"
+
+    with pytest.raises(PluginValidationError, match="the runner 'yields': its run yields"):
+        async with Host([Yields], discover=False):
+            pass
+
+
+async def test_a_runner_with_a_hook_of_its_own_may_have_any_run() -> None:
+    class Own(Runner):
+        name = "own"
+
+        async def run(self, spec: SubagentSpec) -> SubagentResult:  # type: ignore[override]
+            raise NotImplementedError
+
+        @hookimpl
+        def run_subagent(self, spec: SubagentSpec, run: Run) -> Awaitable[SubagentResult] | None:
+            return self._answer(run) if spec.runner == self.name else None
+
+        async def _answer(self, run: Run) -> SubagentResult:
+            return run.result("said")
+
+    async with Host([Own], discover=False) as host:
+        assert (await host.run(SubagentSpec(task="t", runner="own"))).summary == "said"
 
 
 async def test_in_strict_mode_a_runner_that_breaks_at_its_first_use_is_an_error(
