@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from ._clean import copied, fresh
 from ._limits import Places
+from ._steps import asyncio_task, cancelled_itself, stepped, untouched
 from .children import Child
 from .errors import (
     GoferError,
@@ -248,7 +251,26 @@ def _own(spec: SubagentSpec, runner: str) -> SubagentSpec:
 
 
 async def _live(child: Child | None, placed: bool) -> None:
-    # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
-    with anyio.CancelScope(shield=True) as scope:
-        while child is not None:
-            child = await child.live(scope, placed)
+    """Have *child* live, and in its task and its place those that could have had their own."""
+    ended, task = False, asyncio_task()
+    try:
+        # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
+        with anyio.CancelScope(shield=True) as scope:
+            while child is not None:
+                places, goes_on = child.places, False
+                try:
+                    clean, at_once = await stepped(child.live(scope))
+                    goes_on = placed and clean and at_once and untouched(task)
+                finally:
+                    if placed and not goes_on:
+                        places.free()
+                child = await places.follow() if goes_on else None
+            if cancelled_itself(task):
+                # The task must not end as cancelled: that would end all of the Host's.
+                with suppress(anyio.get_cancelled_exc_class()):
+                    await checkpoint()
+            ended = True
+    except RuntimeError:
+        if not ended:
+            raise
+        log.exception("a runner left a cancel scope open: it must leave each that it enters")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from ._steps import same
 from .errors import ConfigError
 from .subagents import SubagentSpec
 
@@ -92,7 +93,7 @@ class Places(Generic[Who]):
         """
         if self._queue and await self._go_on():
             who = next(iter(self._queue), None)
-            if who is not None and _same(self._queue[who], copy_context()):
+            if who is not None and same(self._queue[who], copy_context()):
                 del self._queue[who]
                 return who
         self.free()
@@ -108,10 +109,6 @@ class Places(Generic[Who]):
             except anyio.get_cancelled_exc_class():
                 return False  # it was meant for who was here before
         return True
-
-
-def _same(one: Context, other: Context) -> bool:
-    return len(one) == len(other) and all(other.get(var) is one[var] for var in one)
 
 
 def time_limits(spec: SubagentSpec, config: Config) -> tuple[float | None, float | None]:

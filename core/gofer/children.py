@@ -54,7 +54,6 @@ class Child:
         "_observed",
         "_on_cancel",
         "_pair",
-        "_places",
         "_result",
         "_scope",
         "_timed_out",
@@ -67,6 +66,7 @@ class Child:
         "last_sign",
         "parent",
         "parent_session",
+        "places",
         "spec",
         "state",
         "usage",
@@ -103,7 +103,7 @@ class Child:
         self._family = family
         self._cancel_grace = cancel_grace
         self._observed = observed
-        self._places = places
+        self.places = places
         self._cancel_event: anyio.Event | None = None
         self._on_cancel: Callable[[], None] | None = None
         self._cancelled = False
@@ -176,7 +176,7 @@ class Child:
     def _tell_of_cancel(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception:  # it must not keep the others from being ended
+        except (Exception, SystemExit):  # it must not keep the others from being ended
             log.exception("%s: the on_cancel of runner %r failed", self.id, self.runner)
 
     @property
@@ -201,7 +201,7 @@ class Child:
             self._cancel_event.set()
         if self._on_cancel is not None:
             self._tell_of_cancel(self._on_cancel)
-        if self._places.withdraw(self):
+        if self.places.withdraw(self):
             self._family.begin(self, False)
         elif self._scope is None:  # it has not begun, and ends as soon as it does
             return
@@ -287,22 +287,21 @@ class Child:
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
 
-    # Its life: one task of the Host's
+    # Its life
 
-    async def live(self, scope: anyio.CancelScope, placed: bool = True) -> Child | None:
+    async def live(self, scope: anyio.CancelScope) -> bool:
         """Run the child to its end; whatever happens, there is a result.
 
         :param scope: the task's; cancelling the child cancels it.
-        :param placed: whether it has a place; one that is cancelled while it waits has none.
-        :return: the child that goes on in its place and its task; None where none may.
+        :return: whether it left nothing, so that another may go on in its task.
         """
         result: SubagentResult | None = None
-        left = True
+        clean = False
         try:
             if not self._cancelled:
                 self._scope = scope
                 result = await self._execute()
-                left = scope.cancel_called or self._has_left()
+                clean = not scope.cancel_called
         except (Exception, SystemExit) as error:
             result = self._failed(error)
         except BaseExceptionGroup as group:
@@ -314,31 +313,27 @@ class Child:
         finally:
             self.ending = True
             result = result or self._answer
-            try:
-                report = None
-                if left:
-                    if placed:
-                        self._places.free()
-                    report = await self._clean_up(result)
-            finally:
-                self._settle(result or self._cancelled_result(), report)
-        return None if left else await self._places.follow()
+            if self._has_left():
+                clean = False
+                # Whatever the runner left its own task in, this one does its work.
+                self._family.start(self._clean_up, result)
+            else:
+                self._settle(result)
+        return clean
+
+    def _failed_with(
+        self, group: BaseExceptionGroup[BaseException], scope: anyio.CancelScope
+    ) -> SubagentResult | None:
+        if group.subgroup(KeyboardInterrupt) is not None:
+            raise group
+        cancelled = anyio.get_cancelled_exc_class()
+        rest = group.split(cancelled)[1] if scope.cancel_called else group
+        return None if rest is None else self._failed(rest)
 
     def _has_left(self) -> bool:
         """Whether something of it is to be ended, or to be told of."""
         unfinished = self._pair is not None and self._pair.response is None
         return bool(self.children) or unfinished or self.worktree is not None
-
-    def _failed_with(
-        self, group: BaseExceptionGroup[BaseException], scope: anyio.CancelScope
-    ) -> SubagentResult | None:
-        cancelled = anyio.get_cancelled_exc_class()
-        rest = group.split(cancelled)[1] if scope.cancel_called else group
-        if rest is None:
-            return None
-        if rest.subgroup((KeyboardInterrupt, cancelled)) is not None:
-            raise group
-        return self._failed(rest)
 
     async def _execute(self) -> SubagentResult:
         self.state = "running"
@@ -378,19 +373,23 @@ class Child:
             await self._pair.close_quietly(result.stop_reason, result.usage)
         return result
 
-    async def _clean_up(self, result: SubagentResult | None) -> WorktreeReport | None:
-        for below in tuple(self.children.values()):
-            below.end("cancelled")
-        with anyio.CancelScope(shield=True):
-            for below in tuple(self.children.values()):
-                await below.wait()
-            if self._pair is not None and self._pair.response is None:
-                reason = "cancelled" if result is None else result.stop_reason
-                with anyio.move_on_after(CLOSING_SECONDS):
-                    await self._pair.close_quietly(reason)
-            if self.worktree is not None:
-                return await self._family.report(self.worktree)
-        return None
+    async def _clean_up(self, result: SubagentResult | None) -> None:
+        """End what it left, tell of it, and then give out its result."""
+        report = None
+        try:
+            with anyio.CancelScope(shield=True):
+                for below in tuple(self.children.values()):
+                    below.end("cancelled")
+                for below in tuple(self.children.values()):
+                    await below.wait()
+                if self._pair is not None and self._pair.response is None:
+                    reason = "cancelled" if result is None else result.stop_reason
+                    with anyio.move_on_after(CLOSING_SECONDS):
+                        await self._pair.close_quietly(reason)
+                if self.worktree is not None:
+                    report = await self._family.report(self.worktree)
+        finally:
+            self._settle(result, report)
 
     # Its result
 
@@ -403,9 +402,9 @@ class Child:
         why = "the child was cancelled before it ended"
         return partial("cancelled", why, self.final, self.usage)
 
-    def _settle(self, result: SubagentResult, report: WorktreeReport | None) -> None:
+    def _settle(self, result: SubagentResult | None, report: WorktreeReport | None = None) -> None:
         self._result = settled(
-            result,
+            result or self._cancelled_result(),
             child_id=self.id,
             runner=self.runner,
             worktree_path=str(self.worktree.path) if self.worktree else None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -132,25 +134,159 @@ async def test_errors_beside_a_cancellation_are_told_and_end_nothing_else() -> N
                 assert (await sibling.wait()).exit_ok
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_who_cancels_its_task_at_the_end_does_not_cancel_the_next(
+async def _cancels_itself(run: Run) -> None:
+    _task().cancel()
+
+
+async def _cancels_itself_and_goes_on(run: Run) -> None:
+    _task().cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
+async def _takes_it_back(run: Run) -> None:
+    _task().cancel()
+    _task().uncancel()
+
+
+async def _is_cancelled_after_others(run: Run) -> None:
+    await checkpoint()
+    loop, task = asyncio.get_running_loop(), _task()
+    loop.call_soon(loop.call_soon, loop.call_soon, task.cancel)
+
+
+async def _leaves_children(run: Run) -> None:
+    await run.host.spawn(SubagentSpec(task="hangs"), turn=run._child.new_turn())
+    _task().cancel()
+
+
+async def _leaves_children_to_a_later_cancel(run: Run) -> None:
+    await run.host.spawn(SubagentSpec(task="hangs"), turn=run._child.new_turn())
+    asyncio.get_running_loop().call_soon(_task().cancel)
+
+
+async def _raises_a_cancellation(run: Run) -> None:
+    raise asyncio.CancelledError
+
+
+async def _raises_some(run: Run) -> None:
+    raise BaseExceptionGroup("several", [asyncio.CancelledError(), ValueError("as well")])
+
+
+async def _leaves_a_scope(run: Run) -> None:
+    run.host.left.append(anyio.CancelScope().__enter__())  # type: ignore[attr-defined]
+
+
+async def _leaves_a_cancelled_scope(run: Run) -> None:
+    await _leaves_a_scope(run)
+    run.host.left[-1].cancel()  # type: ignore[attr-defined]
+
+
+async def _leaves_a_deadline(run: Run) -> None:
+    run.host.left.append(anyio.move_on_after(0).__enter__())  # type: ignore[attr-defined]
+    with anyio.CancelScope(shield=True):
+        await checkpoint()
+
+
+async def _leaves_a_generator(run: Run) -> None:
+    async def inside() -> AsyncIterator[None]:
+        with anyio.CancelScope():
+            yield
+
+    generator = inside()
+    run.host.left.append(generator)  # type: ignore[attr-defined]
+    await anext(generator)
+
+
+async def _leaves_variables(run: Run) -> None:
+    NAME.set("the child's own")
+
+
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+ON_ASYNCIO = [
+    _cancels_itself,
+    _cancels_itself_and_goes_on,
+    _takes_it_back,
+    _is_cancelled_after_others,
+    _leaves_children,
+    _leaves_children_to_a_later_cancel,
+    _raises_a_cancellation,
+    _raises_some,
+]
+ON_TRIO = [
+    _leaves_a_scope,
+    _leaves_a_cancelled_scope,
+    _leaves_a_deadline,
+    _leaves_a_generator,
+]
+
+
+@pytest.mark.parametrize("turn", [0.0, 1e9])
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    ("anyio_backend", "leave"),
+    [
+        *(("asyncio", leave) for leave in [*ON_ASYNCIO, _leaves_variables]),
+        # On asyncio anyio itself takes a scope that is left open for the end of all.
+        *(("trio", leave) for leave in [*ON_TRIO, _leaves_variables]),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+async def test_nothing_that_a_runner_leaves_in_its_task_reaches_another_child(
+    leave: Callable[[Run], Awaitable[None]],
+    place: int,
+    turn: float,
+    anyio_backend: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_limits, "_TURN", 0.0)
+    monkeypatch.setattr(_limits, "_TURN", turn)
 
     async def act(run: Run) -> SubagentResult:
-        if run.spec.task == "cancel":
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
+        if run.spec.task == "leaves":
+            await leave(run)
+        elif run.spec.task == "hangs":
+            await anyio.sleep_forever()
         else:
+            assert NAME.get() == "nobody"
+            assert anyio.current_effective_deadline() == math.inf
+            if anyio_backend == "asyncio":
+                assert _task().cancelling() == 0
+            if run.spec.task == "waits":
+                for _ in range(5):
+                    await checkpoint()
+        return run.result("done")
+
+    # Those who follow: at once, and after others had their turn.
+    kinds = [*["at once"] * place, "leaves", "waits", "at once", "leaves", "at once", "waits"]
+    async with opened(act, max_depth=2) as host:
+        host.left = []  # type: ignore[attr-defined]
+        with anyio.fail_after(5):
+            said = await results(host, *(SubagentSpec(task=kind) for kind in kinds))
+    others = [result for result, kind in zip(said, kinds, strict=True) if kind != "leaves"]
+    assert [result.error for result in others] == [None] * len(others)
+    failed = leave in (_raises_a_cancellation, _raises_some)
+    left = [result.exit_ok for result, kind in zip(said, kinds, strict=True) if kind == "leaves"]
+    assert left == [not failed] * 2
+
+
+async def test_who_gave_others_their_turn_has_a_task_of_its_own() -> None:
+    tasks: set[str | None] = set()
+
+    async def act(run: Run) -> SubagentResult:
+        tasks.add(anyio.get_current_task().name)
+        for _ in range(3):
             await checkpoint()
         return run.result("done")
 
     async with opened(act) as host:
         with anyio.fail_after(5):
-            kinds = [SubagentSpec(task=kind) for kind in ("cancel", "say", "say")]
-            assert all(result.exit_ok for result in await results(host, *kinds))
+            await results(host, *[SubagentSpec(task="x")] * 5)
+    assert tasks == {f"acting, from sub-{number}" for number in range(5)}
 
 
 JSON = st.recursive(
