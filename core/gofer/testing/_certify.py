@@ -185,7 +185,11 @@ async def _ask(
                 if len(answers) < count:
                     await process.wait()
                     await process.drained(1.0)
-                why = f"the process ended: {process.exit_text}; {_last_line(process.stderr_tail)}"
+                said = _last_line(process.stderr_tail)
+                why = (
+                    f"its process ended: {process.exit_text}{said}. A runner must not end the "
+                    "interpreter"
+                )
     except (RunnerError, OSError, anyio.BrokenResourceError) as error:
         why = f"no process could be started for it: {error or type(error).__name__}"
     return answers, why
@@ -201,4 +205,4 @@ async def _receive(process: OwnProcess, answers: list[dict[str, Any]], count: in
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"
+    return f"; its last words were: {lines[-1][:300]}" if lines else ""

@@ -185,12 +185,15 @@ class Kit:
         with tempfile.TemporaryDirectory(prefix="gofer-conformance-") as directory:
             cwd = os.path.realpath(directory)  # noqa: ASYNC240 - it is in memory or as good as
             host = Host(given, self.subject.config(), discover=self.subject.discover, cwd=cwd)
-            async with host:
-                scene = Scene(self, self._guard, host, runner, watcher)
-                try:
-                    yield scene
-                finally:
-                    scene.allow()
+            try:
+                async with host:
+                    scene = Scene(self, self._guard, host, runner, watcher)
+                    try:
+                        yield scene
+                    finally:
+                        scene.allow()
+            finally:
+                watcher.close()
 
     def explore(self, cases: SearchStrategy[T], check: Callable[[T], None]) -> None:
         """Check one case after another.

@@ -64,6 +64,10 @@ def refuses_unknown_options(kit: Kit) -> None:
                         "nothing. Refuse it with a PluginValidationError"
                     )
                 said = record.result.error or ""
+            if _OPTION not in said:
+                without = await scene.run(spec)
+                if without.result is None or not without.result.exit_ok:
+                    raise NotChecked("it does no ordinary task")
         if _OPTION not in said:
             raise Broken(
                 f"it refused an option that it does not know, and does not name it: {cut(said)}"

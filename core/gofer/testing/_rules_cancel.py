@@ -118,7 +118,10 @@ def leaves_nothing_behind(kit: Kit) -> None:
             kit.once(body)
             left = before.left(kit.subject.leeway)
             if left and before.grow_again(lambda: kit.once(body), kit.subject.leeway):
-                raise Broken(f"it left behind {left}")
+                raise Broken(
+                    f"it left behind {left}: end what a run starts in the run itself, and start "
+                    "processes by gofer.processes, which ends them whatever happens"
+                )
 
         check(None)
         kit.explore(moments(), check)

@@ -82,7 +82,11 @@ def leaves_the_event_loop_free(kit: Kit) -> None:
     kit.once(partial(_ordinary, kit))
     kit.once(partial(_ordinary, kit, "sorrel"))
     if kit.held is not None:
-        raise Broken(f"it held up the event loop for half a second or more, at {kit.held}")
+        raise Broken(
+            f"it held up the event loop for half a second or more, at {kit.held}: let a thread do "
+            "what takes long, by anyio.to_thread.run_sync; in a long loop, await "
+            "anyio.lowlevel.checkpoint() now and then, for run.emit alone lets nobody else run"
+        )
 
 
 def leaves_the_process_alone(kit: Kit) -> None:

@@ -39,19 +39,30 @@ def does_an_ordinary_task(kit: Kit) -> None:
     async def check() -> None:
         async with kit.scene() as scene:
             record = await scene.say("apricot")
-            assert record.result is not None
-            if not record.result.exit_ok:
-                raise Broken(
-                    f"it ended with {record.result.stop_reason!r}, its error being: "
-                    f"{record.result.error}"
-                )
-            if kit.defines("task_that_says") and not record.says("apricot"):
-                raise Broken(
-                    f"it was given task_that_says('apricot') and said "
-                    f"{cut(record.result.summary)!r}"
-                )
+        assert record.result is not None
+        if record.forgotten is not None:
+            raise Broken(
+                f"it called run.emit without await at {record.forgotten}, so that the block was "
+                "lost: write await run.emit(...)"
+            )
+        if not record.result.exit_ok:
+            raise Broken(
+                f"it ended with {record.result.stop_reason!r}, its error being: "
+                f"{record.result.error}" + _what_to_do(record)
+            )
+        if kit.defines("task_that_says") and not record.says("apricot"):
+            raise Broken(
+                f"it was given task_that_says('apricot') and said {cut(record.result.summary)!r}"
+            )
 
     kit.once(check)
+
+
+def _what_to_do(record: Record) -> str:
+    result = record.returned
+    if isinstance(result, SubagentResult) and result.error is None and not result.summary.strip():
+        return ". Give its text to await run.emit(gofer.Text(text=...)), or to run.result(summary)"
+    return ""
 
 
 async def _answer(kit: Kit, spec: SubagentSpec) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+import itertools
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +45,10 @@ class Record:
     originals: FinalMessage = field(default_factory=FinalMessage)
     final: FinalMessage = field(default_factory=FinalMessage)
     emitted: list[Emitted] = field(default_factory=list)
+    unawaited: dict[int, tuple[str, Coroutine[Any, Any, Block]]] = field(default_factory=dict)
+    """Its calls of ``run.emit`` that were not awaited so far, by number, and where they were."""
+    forgotten: str | None = None
+    """Where ``run.emit`` was called, and never awaited."""
     late: list[str] = field(default_factory=list)
     """What it did after its end."""
     returned: Any = None
@@ -126,6 +132,14 @@ class Watcher:
             self.records[child_id] = Record(child_id, at_each_step=self._at_each_step)
         return self.records[child_id]
 
+    def close(self) -> None:
+        """See which calls were forgotten: nobody is left to await them."""
+        for record in self.records.values():
+            for place, made in record.unawaited.values():
+                record.forgotten = record.forgotten or place
+                made.close()
+            record.unawaited.clear()
+
     @hookimpl(trylast=True)
     def on_stream_chunk(self, chunk: StreamChunk) -> None:
         """Keep the blocks of children."""
@@ -139,8 +153,17 @@ class Watcher:
         record.run, record.taken = run, True
         before = spec.model_dump_json()
         emit = run.emit
+        numbers = itertools.count()
 
-        async def watched(block: Block) -> Block:
+        def watched(block: Block) -> Coroutine[Any, Any, Block]:
+            caller, number = sys._getframe(1), next(numbers)
+            place = f"{caller.f_code.co_filename}:{caller.f_lineno}, in {caller.f_code.co_name}"
+            made = awaited(number, block)
+            record.unawaited[number] = place, made
+            return made
+
+        async def awaited(number: int, block: Block) -> Block:
+            record.unawaited.pop(number, None)
             if record.ended:
                 record.late.append(f"it emitted {block!r:.100}")
             record.emitted.append(Emitted(block, _json(block)))

@@ -188,7 +188,10 @@ def test_a_runner_that_ends_the_interpreter_fails_and_is_named(
     install(path, "import os, sys; sys.stderr.write('no licence'); sys.stderr.flush(); os._exit(3)")
     found = verdict()
     assert found.status is Status.failed
-    assert found.message == "the process ended: it exited with code 3; no licence"
+    assert found.message == (
+        "its process ended: it exited with code 3; its last words were: no licence. "
+        "A runner must not end the interpreter"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what left its group may stay")

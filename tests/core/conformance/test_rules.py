@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 
+import anyio
 import pytest
 
+from gofer import Run, Runner, SubagentResult, SubagentSpec, Text
+from gofer.testing._subject import Subject
 from gofer.testing.report import Status, judge
 from gofer.testing.rules import RULES, Tier
 
@@ -50,6 +55,74 @@ def test_a_wrong_runner_breaks_its_rule_and_no_other(runner: type[Right]) -> Non
         verdict = judge(own, subject, backend)
         assert verdict.status is (Status.advised if own.tier is Tier.advice else Status.failed)
         assert verdict.message
+
+
+class Forgets(Runner):
+    name = "right"
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        run.emit(Text(text=run.prompt))  # type: ignore[unused-coroutine]
+        return run.result()
+
+
+class Emits(Runner):
+    """In a task of its own, and several at once: all of it is awaited."""
+
+    name = "right"
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        async with anyio.create_task_group() as tasks:
+            for word in run.prompt.split():
+                tasks.start_soon(run.emit, Text(text=word))
+        return run.result()
+
+
+class IsSilent(Runner):
+    name = "right"
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        return run.result()
+
+
+class Blocks(Runner):
+    name = "right"
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        time.sleep(0.8)  # noqa: ASYNC251 - it is what is wrong with it
+        return run.result(run.prompt)
+
+
+@pytest.mark.parametrize(
+    ("runner", "rule", "status", "words"),
+    [
+        (
+            Forgets,
+            "does_an_ordinary_task",
+            Status.failed,
+            r"without await at .*, in run.*write await",
+        ),
+        (Forgets, "refuses_unknown_options", Status.not_checked, "it does no ordinary task"),
+        (Emits, "does_an_ordinary_task", Status.passed, ""),
+        (
+            IsSilent,
+            "does_an_ordinary_task",
+            Status.failed,
+            r"no report\. Give its text to await run",
+        ),
+        (Blocks, "leaves_the_event_loop_free", Status.failed, r"let a thread do"),
+    ],
+)
+def test_a_beginners_mistake_is_told_with_what_to_do(
+    runner: type[Runner], rule: str, status: Status, words: str
+) -> None:
+    class Given(Subject):
+        def make_runner(self) -> Runner:
+            return runner()
+
+    for backend in ("asyncio", "trio"):
+        verdict = judge(BY_NAME[rule], Given(), backend)
+        assert verdict.status is status, verdict.message
+        assert re.search(words, verdict.message)
 
 
 def test_a_right_runner_breaks_none() -> None:

@@ -104,6 +104,13 @@ class SaysSomethingElse(Right):
         await super().say(run, text.replace("apricot", "apple"))
 
 
+@breaks("does_an_ordinary_task")
+class ForgetsToAwait(Right):
+    async def say(self, run: Run, text: str) -> None:
+        await super().say(run, text)
+        run.emit(Text(text="and more"))  # type: ignore[unused-coroutine]
+
+
 class AtNul(Right):
     async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
         if "\0" in run.prompt:
