@@ -291,13 +291,14 @@ def _encode(message: dict[str, Any]) -> bytes:
         line = to_json(message, inf_nan_mode="null")
         if line.isascii():
             return line + b"\n"
-    text = json.dumps(message, separators=(",", ":"), allow_nan=False)
-    if _LONE_SURROGATE.search(text):
-        # Half of a pair is no character, and some agents refuse the whole message for it.
-        whole = json.dumps(message, ensure_ascii=False).encode("utf-16", "surrogatepass")
-        clean = json.loads(whole.decode("utf-16", "replace"))
-        text = json.dumps(clean, separators=(",", ":"))
-    return text.encode() + b"\n"
+    with suppress(ValueError):
+        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
+        if not _LONE_SURROGATE.search(text):
+            return text.encode() + b"\n"
+    # Half of a pair is no character, and NaN no number: some agents refuse a whole message for it.
+    whole = json.dumps(message, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    clean = json.loads(whole.decode("utf-16", "replace"), parse_constant=lambda _: None)
+    return json.dumps(clean, separators=(",", ":")).encode() + b"\n"
 
 
 def _decode(line: bytes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -398,7 +399,36 @@ def test_whatever_is_said_is_valid_json_for_strict_readers(value: Any) -> None:
     assert read == {"value": value}
 
 
-@given(st.text(alphabet=st.characters(codec=None, categories=["Cs", "Lu"])))
-def test_half_characters_are_replaced_and_pairs_are_joined(text: str) -> None:
-    read = json.loads(_connection._encode({"value": text}))["value"]
-    assert read == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+HALVES = st.text(alphabet=st.characters(codec=None, categories=["Cs", "Lu"]), max_size=4)
+
+
+def whole(value: Any) -> Any:
+    """What is left of a value where strict readers shall take it."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case float() if not math.isfinite(value):
+            return None
+        case list():
+            return [whole(item) for item in value]
+        case dict():
+            return {whole(key): whole(item) for key, item in value.items()}
+    return value
+
+
+@given(
+    st.recursive(
+        HALVES | st.text(max_size=4) | st.floats() | st.integers() | st.none(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(HALVES.map(whole) | st.text(max_size=3), inner, max_size=3)
+        ),
+        max_leaves=6,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_what_json_has_not_is_replaced_whatever_stands_beside_it(value: Any) -> None:
+    line = _connection._encode({"value": value})
+    assert line.isascii()
+    read = json.loads(line, parse_constant=pytest.fail)
+    assert read == {"value": whole(value)}
