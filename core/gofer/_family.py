@@ -221,23 +221,27 @@ class Family:
         self._closing.set()
 
     async def _tell_of_silence(self) -> None:
-        told: dict[str, float] = {}
+        # Of each: how many signs it had given, since when no more, and of how long it was told.
+        seen: dict[Child, tuple[int, float, float]] = {}
         while not self._closing.is_set():
             with anyio.move_on_after(_SILENCE):
                 await self._closing.wait()
             now = anyio.current_time()
-            told = {key: silent for key, silent in told.items() if key in self.alive}
+            before, seen = seen, {}
             for child in self.alive.values():
-                silent = now - child.last_sign
-                last = told.get(child.id, 0.0)
-                if silent < last:
-                    last = 0.0
-                if child.state == "running" and silent >= max(_SILENCE, 2 * last):
-                    told[child.id] = silent
+                if child.state != "running":
+                    continue
+                signs, since, told = before.get(child, (-1, now, 0.0))
+                if child.signs != signs:
+                    since, told = now, 0.0
+                silent = now - since
+                if silent >= max(_SILENCE, 2 * told):
+                    told = silent
                     log.info(
                         "child %s on %s has been silent for %.0f s: idle_timeout would end it",
                         child.id, child.runner, silent,
                     )  # fmt: skip
+                seen[child] = child.signs, since, told
 
 
 def _own(spec: SubagentSpec, runner: str) -> SubagentSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from ._clean import built, copied
 from ._pieces import Pieces
 from .blocks import Block, Image, Text, Thinking, ToolCall, ToolResult, Update
 from .messages import Message
@@ -61,12 +62,12 @@ class Transcript:
         results: list[Message] = []
         for block, call in self._entries:
             if isinstance(block, ToolResult):
-                results.append(Message("tool", [block]))
+                results.append(_message("tool", [block]))
             if call is not None:
                 said.append(call)
             elif not isinstance(block, ToolResult | Update):
                 said.append(block)
-        return [*([Message("assistant", said)] if said else ()), *results]
+        return [*([_message("assistant", said)] if said else ()), *results]
 
     def _close(self) -> None:
         opened, self._open = self._open, None
@@ -75,7 +76,7 @@ class Transcript:
         update: dict[str, object] = {"text": self._text.text}
         if self._signature is not None:
             update["signature"] = self._signature
-        self._keep(opened.model_copy(update=update), None)
+        self._keep(copied(opened, **update), None)
         self._text, self._signature = Pieces(), None
 
     def _keep(self, block: Block, call: ToolCall | None) -> None:
@@ -87,6 +88,10 @@ class Transcript:
         while len(self._entries) > _MOST_ENTRIES or self._size > _MOST_TEXT:
             self._entries.popleft()
             self._size -= self._sizes.popleft()
+
+
+def _message(role: str, content: list[Block]) -> Message:
+    return built(Message, {"role": role, "content": content}, {"role", "content"})
 
 
 def _size(block: Block) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from ._clean import JsonValue, Lazy, Str, no_items
+from ._clean import JsonValue, Lazy, Str, copied, no_items
 from .blocks import Block, Text
 from .errors import GoferError
 from .turn import Turn
@@ -119,12 +119,11 @@ class Request(_WithTurn):
         taken = self.model_copy(
             update={
                 "messages": [
-                    message.model_copy(update={"content": list(message.content)})
-                    for message in self.messages
+                    copied(message, content=list(message.content)) for message in self.messages
                 ],
-                "tools": copy.deepcopy(self.tools),
+                "tools": copy.deepcopy(self.tools) if self.tools else [],
                 "tool_choice": copy.deepcopy(self.tool_choice),
-                "extra": copy.deepcopy(self.extra),
+                "extra": copy.deepcopy(self.extra) if self.extra else {},
             }
         )
         taken._turn = turn

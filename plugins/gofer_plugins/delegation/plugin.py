@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 import anyio
@@ -100,11 +101,14 @@ class SubagentPlugin:
         )
 
     @hookimpl
-    async def on_stream_chunk(self, chunk: StreamChunk) -> None:
+    def on_stream_chunk(self, chunk: StreamChunk) -> Awaitable[None] | None:
         """Execute calls of the two tools."""
         call = chunk.block
         if type(call) is not ToolCall or chunk.turn.observed:
-            return
+            return None
+        return self._execute(call, chunk)
+
+    async def _execute(self, call: ToolCall, chunk: StreamChunk) -> None:
         if call.name == SPAWN:
             child_id = await self.spawn_subagent(spawn_spec(call.arguments), turn=chunk.turn)
             chunk.block = ToolResult(tool_call_id=call.id, output=child_id)
