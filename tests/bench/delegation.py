@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from fan_out import CHUNKS, TO_A_CLIENT, by_hand, timed
+from fan_out import CHUNKS, OF_ONE_CLIENT, TO_A_CLIENT, by_hand, timed
 from harness import Row, new_host, side_by_side
 from server import running
 
@@ -28,7 +28,7 @@ class Parent:
 
 async def rows(quick: bool) -> AsyncIterator[Row]:
     """Yield two rows for each latency: against one client, and against many."""
-    number, rounds = (100, 3) if quick else (1_000, 3)
+    number, rounds = (100, 3) if quick else (1_000, 5)
     with running() as address:
         for latency in (0, 50):
             url = f"{address}/{CHUNKS}/{latency}/v1"
@@ -43,7 +43,7 @@ async def rows(quick: bool) -> AsyncIterator[Row]:
                 return await timed(by_hand, number, url, number // TO_A_CLIENT)
 
             name = f"{number:,} spawned and collected, {latency} ms"
-            pair = await side_by_side(ours, bare, rounds, warm_up=quick)
+            pair = await side_by_side(ours, bare, rounds if quick else OF_ONE_CLIENT, warm_up=quick)
             yield Row(f"{name}, against one client", pair, "s", 1.3)
             pair = await side_by_side(ours, sharded, rounds)
             yield Row(f"{name}, against {TO_A_CLIENT} to a client", pair, "s", 1.3)
