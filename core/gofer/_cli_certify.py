@@ -102,6 +102,8 @@ def certify(
     else:
         printer.end()
         write("")
+        for words in _hint(report):
+            write(words)
         write(_sum(report, ok=ok))
     raise typer.Exit(0 if ok else 1)
 
@@ -152,6 +154,19 @@ class _Printer:
             for words in same[0].words().splitlines():
                 for part in textwrap.wrap(words.strip(), _WIDTH) or [""]:
                     write(f"          {part}")
+
+
+def _hint(report: Report) -> list[str]:
+    """Return what to do about a runner that works on asyncio alone, as one that has to may."""
+    failed = {verdict.backend for verdict in report.verdicts if verdict.status == "failed"}
+    held = {verdict.backend for verdict in report.verdicts if verdict.status == "passed"}
+    if failed != {"trio"} or "asyncio" not in held:
+        return []
+    words = (
+        "Nothing failed on asyncio. If what it drives knows no other event loop, refuse trio in "
+        "check() with a sentence, and certify it with --backend asyncio."
+    )
+    return [*textwrap.wrap(words, _WIDTH + 10), ""]
 
 
 def _sum(report: Report, *, ok: bool) -> str:

@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import anyio
+from anyio.abc import TaskStatus
 
 from ._places import place
 
@@ -84,9 +85,10 @@ class Guard:
         """Let the loop go on for so long from now."""
         self._until = time.monotonic() + seconds
 
-    async def pulse(self) -> None:
+    async def pulse(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Show that the loop runs, until cancelled; one of its tasks."""
         self._beating = True
+        task_status.started()
         try:
             while True:
                 self._beats += 1

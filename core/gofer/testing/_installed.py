@@ -109,7 +109,10 @@ def _tasks(place: str) -> type[Subject]:
             module = importlib.import_module(module_name)
         found = getattr(module, name)
     except (ImportError, OSError, ValueError, AttributeError) as error:
-        raise PluginNotSupportedError(f"--tasks {place}: {type(error).__name__}: {error}") from None
+        raise PluginNotSupportedError(
+            f"--tasks {place}: {type(error).__name__}: {error}; FILE.py:CLASS is needed, a "
+            "subclass of gofer.testing.RunnerConformance"
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Subject)):
         raise PluginNotSupportedError(
             f"--tasks {place}: {name} is no subclass of gofer.testing.RunnerConformance"

@@ -145,9 +145,10 @@ class Kit:
         if self._guard.broken is not None:
             # What was torn apart in the middle must not be heard of in another test.
             quietly(raised.clear)
-            raise Broken(
-                f"a run did not end, nor did it let itself be cancelled. {self._guard.broken}"
+            where = self._guard.broken or (
+                "What cancels it is an exception: let it pass, or raise it again where it is caught"
             )
+            raise Broken(f"a run did not end, nor did it let itself be cancelled. {where}")
         if raised:
             raise raised[0]
         return outcome[0]
@@ -164,7 +165,9 @@ class Kit:
         self, body: Callable[[], Awaitable[T]], outcome: list[T], raised: list[BaseException]
     ) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._guard.pulse)
+            # Its first beat comes before anything that could hold it up, in whatever order an event
+            # loop begins its tasks.
+            await tasks.start(self._guard.pulse)
             try:
                 outcome.append(await body())
             except Exception as error:

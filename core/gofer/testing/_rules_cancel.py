@@ -41,7 +41,10 @@ def cancelling_keeps_what_was_written(kit: Kit) -> None:
             record, at_work, _ = await cancel_at(scene, spec, moment)
         written, result = " ".join(clean_text(record.final.text).split()), record.result
         if not at_work or not written:
-            raise NotChecked("it said nothing before it was cancelled")
+            raise NotChecked(
+                "it said nothing before it was cancelled: define task_that_is_long, a task that "
+                "takes a moment to do"
+            )
         assert result is not None
         if not result.exit_ok and written not in " ".join(result.summary.split()):
             raise Broken(

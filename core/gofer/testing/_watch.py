@@ -170,7 +170,12 @@ class Watcher:
             return await emit(block)
 
         run.emit = watched  # type: ignore[method-assign]
-        answer = yield
+        try:
+            answer = yield
+        except Exception as error:  # of a run that is no async function
+            record.raised = record.failed = error
+            record.end()
+            raise
         if not inspect.isawaitable(answer):
             record.returned = answer
             record.end()

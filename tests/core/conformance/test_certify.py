@@ -127,6 +127,18 @@ def test_what_was_not_checked_fails_when_that_is_asked_for(site: Path) -> None:
     assert "gofer: --tasks tasks.py:Task: AttributeError: " in error
 
 
+def test_a_runner_for_asyncio_alone_is_told_how_to_be_one(site: Path) -> None:
+    install(site, "import asyncio; asyncio.get_running_loop()")
+    rules = ("--rule", "answers_any_task", "--examples", "1")
+    code, out, _ = certify(site, *rules)
+    assert code == 1
+    assert "FAILED  answers_any_task on trio" in out
+    assert "certify it with --backend asyncio." in " ".join(out.split())
+    code, out, _ = certify(site, *rules, "--backend", "asyncio")
+    assert code == 0
+    assert "Nothing failed on asyncio" not in out
+
+
 def test_what_is_not_there_is_told(site: Path) -> None:
     install(site)
     code, out, error = certify(site, runner="whisper")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -92,6 +93,23 @@ class Blocks(Runner):
         return run.result(run.prompt)
 
 
+class Spins(Runner):
+    name = "right"
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        while True:
+            pass
+
+
+class Swallows(Runner):
+    name = "right"
+
+    async def run(self, spec: SubagentSpec, run: Run) -> SubagentResult:
+        while True:
+            with suppress(anyio.get_cancelled_exc_class()):
+                await anyio.sleep_forever()
+
+
 @pytest.mark.parametrize(
     ("runner", "rule", "status", "words"),
     [
@@ -109,6 +127,13 @@ class Blocks(Runner):
             Status.failed,
             r"no report\. Give its text to await run",
         ),
+        (
+            Spins,
+            "does_an_ordinary_task",
+            Status.failed,
+            r"it blocks the event loop at .*test_rules",
+        ),
+        (Swallows, "does_an_ordinary_task", Status.failed, "is an exception: let it pass"),
         (Blocks, "leaves_the_event_loop_free", Status.failed, r"let a thread do"),
     ],
 )
@@ -116,6 +141,8 @@ def test_a_beginners_mistake_is_told_with_what_to_do(
     runner: type[Runner], rule: str, status: Status, words: str
 ) -> None:
     class Given(Subject):
+        deadline = 1.0 if runner in (Spins, Swallows) else 10.0
+
         def make_runner(self) -> Runner:
             return runner()
 

@@ -127,6 +127,14 @@ class RaisesAtNul(AtNul):
 
 
 @breaks("answers_any_task")
+class RaisesAtNulBeforeItRuns(Right):
+    def run(self, spec: SubagentSpec, run: Run) -> Awaitable[SubagentResult]:  # type: ignore[override]
+        if "\0" in run.prompt:
+            raise ValueError("embedded null byte")
+        return super().run(spec, run)
+
+
+@breaks("answers_any_task")
 @hangs
 class HangsAtNul(AtNul):
     async def at_nul(self) -> None:
