@@ -8,11 +8,11 @@ from typing import Any
 
 import anyio
 
-from gofer import Block, SessionInfo, Text, ToolCall, Update
+from gofer import Block, SessionInfo, Text, ToolCall
 
 from ._connection import Connection
 from ._schema import PromptEnd, read
-from ._updates import Updates
+from ._updates import Updates, update_of
 
 __all__ = ["OnBlock", "Session"]
 
@@ -134,12 +134,12 @@ class Session:
         if not self._before(update):
             await self._pass(self._updates.blocks(update))
         elif not self.info.resumed:
-            await self._pass([Update(kind="before_prompt", data=update)])
+            await self._pass([update_of("before_prompt", update)])
 
     async def take_foreign(self, session_id: object, update: dict[str, Any]) -> None:
         """Take an update of a session that is not ours: an agent's own subagent."""
         data = {"session_id": session_id, "update": update}
-        await self._pass([Update(kind="subagent", data=data)])
+        await self._pass([update_of("subagent", data)])
 
     async def take_permission(self, params: dict[str, Any]) -> None:
         """Take what a permission request tells of a call."""

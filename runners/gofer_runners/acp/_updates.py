@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+
+from pydantic import ValidationError
 
 from gofer import Block, Image, Text, Thinking, ToolCall, ToolResult, Update
 
-__all__ = ["Updates"]
+__all__ = ["Updates", "update_of"]
 
 _KINDS = {
     "plan": "plan",
@@ -47,16 +50,16 @@ class Updates:
             yield from self._call(update)
         else:
             data = {key: value for key, value in update.items() if key != "sessionUpdate"}
-            yield Update(kind=_KINDS.get(str(kind), str(kind or "unknown")), data=data)
+            yield update_of(_KINDS.get(str(kind), str(kind or "unknown")), data)
 
     def permission(self, params: dict[str, Any]) -> Iterator[Block]:
         """Return the blocks of a permission request; the call it is about comes first."""
         call = params.get("toolCall")
         call = call if isinstance(call, dict) else {}
         yield from self._call(call, told=False)
-        yield Update(
-            kind="permission",
-            data={
+        yield update_of(
+            "permission",
+            {
                 "tool_call_id": call.get("toolCallId"),
                 "title": call.get("title"),
                 "kind": call.get("kind"),
@@ -80,7 +83,7 @@ class Updates:
     def _content(self, update: dict[str, Any], block: type[Text] | type[Thinking]) -> Block:
         content = update.get("content")
         if type(content) is not dict:
-            return Update(kind="content", data=content)
+            return update_of("content", content)
         kind = content.get("type")
         text = content.get("text")
         if kind == "text" and type(text) is str:
@@ -89,13 +92,13 @@ class Updates:
         data, media_type = content.get("data"), content.get("mimeType")
         if kind == "image" and isinstance(data, str) and isinstance(media_type, str):
             return Image(data=data, media_type=media_type)
-        return Update(kind="content", data=content)
+        return update_of("content", content)
 
     def _call(self, update: dict[str, Any], *, told: bool = True) -> Iterator[Block]:
         call_id = update.get("toolCallId")
         if not isinstance(call_id, str):
             if told:
-                yield Update(kind="tool_call_update", data=update)
+                yield update_of("tool_call_update", update)
             return
         status = _text(update, "status")
         ends = _ENDED.get(status or "")
@@ -105,22 +108,57 @@ class Updates:
             if len(self._calls) > _CALLS:
                 _, ended = self._calls.popitem(last=False)
                 self._open -= not ended
-            yield ToolCall(
+            called = partial(
+                ToolCall,
                 id=call_id,
                 # The protocol names no tools: the kind is what comes nearest.
                 name=_text(update, "kind") or "tool",
-                arguments=update.get("rawInput", {}),
                 title=_text(update, "title"),
                 kind=_text(update, "kind"),
                 status=status,
             )
+            arguments = update.get("rawInput", {})
+            try:
+                yield called(arguments=arguments)
+            except ValidationError:
+                yield called(arguments=_fitting(arguments))
         elif told and (ends is None or self._calls[call_id]):
             data = {key: value for key, value in update.items() if key != "sessionUpdate"}
-            yield Update(kind="tool_call_update", data=data)
+            yield update_of("tool_call_update", data)
         if ends is not None and not self._calls[call_id]:
             self._calls[call_id] = True
             self._open -= 1
             yield ToolResult(tool_call_id=call_id, output=_output(update), is_error=ends)
+
+
+def update_of(kind: str, data: Any) -> Update:
+    """Return an update of *data*, whatever an agent sent: what no block can hold is its text."""
+    try:
+        return Update(kind=kind, data=data)
+    except ValidationError:
+        return Update(kind=kind, data=_fitting(data))
+
+
+def _fitting(value: Any) -> Any:
+    """Return *value* with what is nested too deeply, or a number too long, as its JSON text."""
+    if isinstance(value, dict):
+        return {key: item if _fits(item) else _as_text(item) for key, item in value.items()}
+    return _as_text(value)
+
+
+def _fits(item: Any) -> bool:
+    try:
+        Update(kind="", data=[item])
+    except ValidationError:
+        return False
+    return True
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return "what is nested too deeply"
 
 
 def _text(update: dict[str, Any], key: str) -> str | None:
@@ -149,4 +187,4 @@ def _output(update: dict[str, Any]) -> str:
         raw = next((raw[key] for key in ("output", "stdout", "text") if key in raw), raw)
     if raw is None or isinstance(raw, str):
         return raw or ""
-    return json.dumps(raw, ensure_ascii=False)
+    return _as_text(raw)

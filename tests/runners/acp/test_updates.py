@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pytest
@@ -225,6 +227,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=6,
 )
+
+
+def nested(levels: int, inner: Any) -> Any:
+    for level in range(levels):
+        inner = [inner] if level % 2 else {"in": inner}
+    return inner
+
+
+# What a reader of JSON takes, and a block cannot hold.
+JSON |= st.builds(nested, st.sampled_from([90, 99, 100, 101, 150, 900]), JSON)
+JSON |= st.sampled_from([10**4298, -(10**4299), math.inf, math.nan])
 UPDATE = st.fixed_dictionaries(
     {
         "sessionUpdate": st.sampled_from(
@@ -266,6 +279,26 @@ def test_whatever_comes_each_call_begins_once_and_ends_once(updates: list[dict[s
         elif isinstance(block, ToolResult):
             assert block.tool_call_id in seen
         type(block).model_validate_json(block.model_dump_json())
+
+
+@given(UPDATE | JSON, JSON)
+@settings(max_examples=50, deadline=None)
+def test_whatever_is_asked_it_is_told_which_call_it_is_about(call: Any, options: Any) -> None:
+    call = {**call, "toolCallId": "a"} if isinstance(call, dict) else {"toolCallId": "a"}
+    said = list(Updates().permission({"toolCall": call, "options": options}))
+    assert [type(block) for block in said[:1] + said[-1:]] == [ToolCall, Update]
+    assert said[-1].data["tool_call_id"] == "a"  # type: ignore[union-attr]
+    for block in said:
+        type(block).model_validate_json(block.model_dump_json())
+
+
+def test_what_no_block_can_hold_is_its_text() -> None:
+    deep = nested(150, 1)
+    (called,) = blocks(call("a", rawInput={"path": "x", "deep": deep}))
+    assert isinstance(called, ToolCall)
+    assert called.arguments == {"path": "x", "deep": json.dumps(deep)}
+    (update,) = blocks({"sessionUpdate": "plan", "entries": deep, "title": "t"})
+    assert update == Update(kind="plan", data={"entries": json.dumps(deep), "title": "t"})
 
 
 def test_a_message_is_not_cut_by_what_stands_between_its_chunks() -> None:
