@@ -368,7 +368,7 @@ class Child:
         if type(answer) is not CoroutineType and not inspect.isawaitable(answer):
             raise PluginInternalError(
                 f"runner {self.runner!r} returned a {type(answer).__name__} from run_subagent: "
-                "an awaitable or None is needed"
+                "an awaitable or None is needed, and async def run(self, spec, run) gives one"
             )
         result = await answer
         if not isinstance(result, SubagentResult):

@@ -581,6 +581,7 @@ async def test_a_runner_that_is_no_async_function_is_told_so() -> None:
     async with opened(Plain()) as host:
         result = await host.run(task("act"))
     assert "returned a SubagentResult from run_subagent: an awaitable" in str(result.error)
+    assert "async def run(self, spec, run) gives one" in str(result.error)
 
 
 # Children
