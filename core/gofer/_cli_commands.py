@@ -27,6 +27,8 @@ _OWN = {
 }
 """gofer's own commands, in the order of the help: where each is, a function or a typer app."""
 
+_COMPLETION = ("install_completion", "show_completion")
+
 
 class Group(TyperGroup):
     """gofer's own commands, then those of other packages; tells gofer's errors in a line."""
@@ -166,7 +168,10 @@ def _loaded(entry: Found) -> Any:
     try:
         if not isinstance(loaded, typer.Typer):
             raise TypeError(f"it is a {type(loaded).__name__} and no typer.Typer")
-        return typer.main.get_command(loaded)
+        command = typer.main.get_command(loaded)
+        # They would install the completion of a program of this name, which there is not.
+        command.params = [param for param in command.params if param.name not in _COMPLETION]
+        return command
     except Exception as error:
         entry.fail(
             f"{entry.value} is no command: {told(error)}",

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from gofer import _probing
+from gofer._cli_commands import load_command
 from gofer._config_sources import user_file
 from gofer._discovery import COMMANDS, GROUPS, Found, find
 from gofer.errors import GoferError
@@ -273,6 +274,12 @@ def test_what_writes_to_stdout_is_named_and_harms_no_output(
     assert row["status"] == "loaded"
     assert "writes to stdout while it is loaded: 'NOISE'" in row["warning"]
     assert "authors of acme" in row["warning"]
+
+
+def test_an_added_command_offers_no_completion_of_a_program_that_is_not_there(site: Site) -> None:
+    site.install("acme", "greet", COMMAND, group="gofer.commands", target="fake_acme_greet:app")
+    (entry,) = (e for e in find(groups=(COMMANDS,)) if e.info.name == "greet")
+    assert load_command(entry).params == []
 
 
 def test_much_on_stdout_and_stderr_is_no_matter(site: Site, here: Path) -> None:
