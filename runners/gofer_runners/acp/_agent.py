@@ -114,10 +114,8 @@ class Agent:
         """
         kept = self.sessions.pop(resume, None) if resume is not None else None
         if kept is not None:
-            await self.connection.settle()
-            self.sessions[kept.id] = kept
-            kept.prompted = False
-            kept.info = kept.info.model_copy(update={"resumed": True, "reason": None})
+            self.sessions[kept.id] = kept  # as the one used last
+            await kept.resumed()
             return kept
         capabilities = self.known.agent_capabilities
         offered = capabilities.mcp_capabilities if capabilities is not None else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -21,6 +22,8 @@ log = logging.getLogger("gofer.acp")
 OnBlock = Callable[[Block], Awaitable[Any]]
 
 _DRAIN_SECONDS = 0.25
+_LATE_SECONDS = 0.1
+"""How long after a turn what comes is of that turn, though another of the session is wanted."""
 _OF_THE_ANSWER = frozenset(
     {
         "agent_message_chunk",
@@ -54,6 +57,22 @@ class Session:
         self._said = False
         self._cancelling = False
         self._scope: anyio.CancelScope | None = None
+        self._ended = -math.inf
+
+    async def resumed(self) -> None:
+        """Begin to go on with it: what an agent tells late of the turn before is over then.
+
+        :raises Lost: the agent is gone.
+        """
+        late = self._ended + _LATE_SECONDS - anyio.current_time()
+        if late > 0:
+            with anyio.move_on_after(late):
+                await self._connection.closed.wait()
+        await self._connection.settle()
+        if self._connection.lost is not None:
+            raise self._connection.lost
+        self.prompted = False
+        self.info = self.info.model_copy(update={"resumed": True, "reason": None})
 
     def begin(self, on_block: OnBlock, scope: anyio.CancelScope) -> None:
         """Begin a turn: from now on what comes goes to *on_block*; *scope* ends where it fails."""
@@ -109,6 +128,7 @@ class Session:
         Return what is still to be told of it: a result for each call that was left open.
         """
         began, self._on_block = self._on_block is not None, None
+        self._ended = anyio.current_time()
         return list(self._updates.end(failed=failed)) if began else []
 
     async def cancel(self) -> None:

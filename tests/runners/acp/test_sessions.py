@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gofer import SubagentResult, Text, Update
-from gofer_runners.acp import AcpRunner
+from gofer_runners.acp import AcpRunner, _session
 
 from .support import Bench, bench, lives, say, sent, settings, turn
 
@@ -533,6 +533,22 @@ async def test_what_a_kept_process_says_between_turns_is_no_answer() -> None:
                 await anyio.lowlevel.checkpoint()
         second = await b.run(resume="SESSION")
     assert (result.summary, second.summary) == ("one", "two")
+    assert [block.text for block in b.watcher.of(Text)] == ["one", "two"]
+
+
+async def test_what_comes_late_of_a_turn_is_no_part_of_the_next_in_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_session, "_LATE_SECONDS", 1.0)
+    async with bench() as b:
+        first = await b.play(say("one"), {"end": "end_turn"}, {"wait": "client"}, say("late"))
+        assert first.session is not None
+        psutil.Process(await pid_of(b)).send_signal(10)
+        steps = json.dumps([say("two")])
+        second = await b.run(PLAYER, steps, resume=first.session.id)
+        assert second.session is not None
+        assert second.session.resumed
+    assert (first.summary, second.summary) == ("one", "two")
     assert [block.text for block in b.watcher.of(Text)] == ["one", "two"]
 
 
