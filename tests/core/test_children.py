@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gofer import Host, Run, Runner, SubagentResult, SubagentSpec, _limits
+from gofer import Host, Run, Runner, SubagentResult, SubagentSpec, Text, _limits
 
 pytestmark = pytest.mark.anyio
 
@@ -425,3 +425,19 @@ async def test_a_runner_is_called_when_its_child_should_end(
     assert calls == [True]
     assert result.stop_reason == "cancelled"
     assert ("no use" in caplog.text) is fails
+
+
+async def test_a_runner_that_only_emits_can_be_cancelled_and_lets_others_run() -> None:
+    async def act(run: Run) -> SubagentResult:
+        while True:
+            await run.emit(Text(text="more "))
+
+    with anyio.fail_after(5):
+        async with opened(act) as host:
+            child = await host.spawn(SubagentSpec(task="x"))
+            while not child.signs:
+                await checkpoint()
+            child.cancel()
+            result = await child.wait()
+    assert result.stop_reason == "cancelled"
+    assert result.summary.startswith("more more")

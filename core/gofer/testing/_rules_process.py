@@ -85,7 +85,7 @@ def leaves_the_event_loop_free(kit: Kit) -> None:
         raise Broken(
             f"it held up the event loop for half a second or more, at {kit.held}: let a thread do "
             "what takes long, by anyio.to_thread.run_sync; in a long loop, await "
-            "anyio.lowlevel.checkpoint() now and then, for run.emit alone lets nobody else run"
+            "anyio.lowlevel.checkpoint() now and then"
         )
 
 
