@@ -160,6 +160,7 @@ class Connection:
                 await self._read_while_it_runs()
                 if self._process.returncode is not None:
                     await self._read_the_rest()
+                await self._handle(b"\n")  # its last line may have no end
             except RunnerError as reason:
                 error = Lost(f"{self._process.name}: {reason}")
             tasks.cancel_scope.cancel()

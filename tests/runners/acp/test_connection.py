@@ -272,6 +272,23 @@ async def test_what_it_wrote_before_its_death_counts_though_others_hold_the_pipe
         assert "it exited with code 0" in str(second.error)
 
 
+@pytest.mark.parametrize("closes", ["stdout", "all"])
+async def test_its_last_line_counts_also_without_its_end(closes: str) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        first, _ = await ask(p, tasks)
+        second, _ = await ask(p, tasks)
+        p.write(b'{"id": 0, "result": {"late": true}}')
+        if closes == "stdout":
+            p.close("stdout")
+        else:
+            p.exit(0)
+        await first.done.wait()
+        await second.done.wait()
+        assert first.result == {"late": True}
+        assert isinstance(second.error, Lost)
+        assert p.connection.noise == 0
+
+
 async def test_who_holds_the_pipe_and_writes_on_is_not_listened_to_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
