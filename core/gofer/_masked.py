@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-__all__ = ["MASK", "masked"]
+__all__ = ["MASK", "masked", "without_secrets"]
 
 MASK = "********"
 _WORDS = "api_?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|cookie"
 _SECRET = re.compile(
     rf"(?i:(^|[_-])({_WORDS})$)|[a-z](Key|Token|Secret|Passw(or)?d|Credentials?|Cookie)$"
 )
+# A shorter value is more likely a word than a secret.
+_SHORTEST = 6
 # Tables whose values often are secrets, whatever their names.
 _SECRET_TABLES = frozenset({"env", "headers"})
 _USER_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s]+@")
@@ -37,6 +40,14 @@ def masked(key: Sequence[str | int], value: Any) -> Any:
     if isinstance(value, str):
         return _QUERY_OF_URL.sub(rf"\1{MASK}", _USER_IN_URL.sub(rf"\1{MASK}@", value))
     return value
+
+
+def without_secrets(text: str) -> str:
+    """Return *text* without the values of variables of the environment that may be secret."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and _SECRET.search(name):
+            text = text.replace(value, MASK)
+    return text
 
 
 def _masked_list(key: Sequence[str | int], values: Sequence[Any]) -> list[Any]:

@@ -34,7 +34,7 @@ __all__ = ["Child"]
 
 log = logging.getLogger("gofer")
 
-# A runner that does nothing but emit lets others run, and itself be cancelled, after so many blocks.
+# A runner that only emits lets others run, and itself be cancelled, after so many blocks.
 _IN_A_ROW = 64
 
 

@@ -64,13 +64,13 @@ class Installed(Subject):
 def installed(order: dict[str, Any]) -> Installed:
     """Return the runner that *order* names.
 
-    :raises PluginNotSupportedError: it is not installed, or broken.
+    :raises PluginError: it is not installed, or broken, or refuses a plain task.
     :raises ConfigError: its settings, or others, are wrong.
     """
     name = order["runner"]
     overrides = {key: order[key] for key in ("base_url", "model") if order[key] is not None}
     config = load_config(Path.cwd(), overrides)
-    anyio.run(_check, name, config)
+    anyio.run(_check, order, config)
     found = find(config.disable, config.allow, groups=(RUNNERS,))
     usable = [entry for entry in found if entry.info.status == "available"]
     entry = next(entry for entry in usable if entry.info.name == name)
@@ -90,9 +90,18 @@ def installed(order: dict[str, Any]) -> Installed:
     return subject
 
 
-async def _check(name: str, config: Config) -> None:
+async def _check(order: dict[str, Any], config: Config) -> None:
     async with Host(config=config) as host:
-        host.runner(name)
+        runner = host.runner(order["runner"])
+        if not order["tasks"]:
+            # What it lacks for any child, such as the name of an agent, is said once.
+            spec = SubagentSpec(
+                task="Say hello.",
+                runner=order["runner"],
+                agent=order["agent"],
+                options=order["options"],
+            )
+            runner.check(spec, host)
 
 
 def _tasks(place: str) -> type[Subject]:

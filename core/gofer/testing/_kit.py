@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from .._masked import without_secrets
 from ..errors import GoferError
 from ..host import Host
 from ..runner import Capabilities, Runner
@@ -256,7 +257,8 @@ class Kit:
 
 
 def cut(text: str, width: int = _WIDTH) -> str:
-    """Return *text*, its middle left out where it is long."""
+    """Return *text* as a report may show it: without secrets, its middle left out if it is long."""
+    text = without_secrets(text)
     if len(text) <= width:
         return text
     return f"{text[: width // 2]} … {text[-width // 4 :]} ({len(text)} characters)"

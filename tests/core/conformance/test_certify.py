@@ -238,3 +238,20 @@ def test_a_runner_whose_import_ends_the_interpreter_is_told(path: Path) -> None:
     (path / "shouting.py").write_text("import os; os._exit(4)")
     with pytest.raises(PluginNotSupportedError, match=r"'shout' cannot be loaded: .* code 4"):
         anyio.run(_certify.certify, _certify.Order("shout"))
+
+
+def test_what_it_refuses_for_every_child_is_said_once(site: Path) -> None:
+    code, out, error = certify(site, runner="acp")
+    assert (code, out) == (2, "")
+    assert "runner 'acp' needs the name of an agent" in error
+
+
+def test_a_report_shows_no_secret_of_the_environment(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "hush-0123456789")
+    install(site, at_nul="raise KeyError(__import__('os').environ['SOME_API_KEY'])")
+    code, out, _ = certify(site, "--json", "--rule", "answers_any_task", "--backend", "asyncio")
+    assert code == 1
+    assert "KeyError: '" + "*" * 8 in out
+    assert "hush" not in out
