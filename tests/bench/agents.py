@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio.abc import Process
+from agents_raw import Raw, cold_turn
 from harness import Row, new_host, side_by_side
 
 from gofer import Host, SubagentSpec
@@ -32,54 +31,10 @@ def command(script: dict[str, Any]) -> list[str]:
     return [sys.executable, "-I", "-S", str(fake_agent.__file__), json.dumps(script)]
 
 
-class Raw:
-    """The least that can have a turn with an agent: a line out, lines in."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._out, self._in = process.stdin, process.stdout
-        self._rest = b""
-        self._number = 0
-
-    async def ask(self, method: str, params: dict[str, Any]) -> tuple[Any, list[str]]:
-        """Return the result, and the text that came before it."""
-        self._number += 1
-        message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        await self._out.send(json.dumps(message).encode() + b"\n")
-        said: list[str] = []
-        while True:
-            *lines, self._rest = (self._rest + await self._in.receive()).split(b"\n")
-            for line in lines:
-                heard = json.loads(line)
-                if "method" not in heard:
-                    return heard["result"], said
-                said.append(heard["params"]["update"]["content"]["text"])
-
-    async def begin(self) -> None:
-        """Introduce ourselves."""
-        await self.ask("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-
-    async def turn(self) -> str:
-        """Have one turn in a new session."""
-        session, _ = await self.ask("session/new", {"cwd": "/", "mcpServers": []})
-        prompt = [{"type": "text", "text": "go"}]
-        _, said = await self.ask(
-            "session/prompt", {"sessionId": session["sessionId"], "prompt": prompt}
-        )
-        return "".join(said)
-
-
 async def raw_cold() -> float:
     """Start an agent, have a turn, and end it."""
     started = time.perf_counter()
-    async with await anyio.open_process(command(PLAIN), stderr=subprocess.DEVNULL) as process:
-        raw = Raw(process)
-        await raw.begin()
-        assert await raw.turn() == "hello"
-        assert process.stdin is not None
-        await process.stdin.aclose()
-        await process.wait()
+    assert await cold_turn(command(PLAIN)) == "hello"
     return (time.perf_counter() - started) * 1e3
 
 
@@ -142,8 +97,10 @@ async def rows(quick: bool) -> AsyncIterator[Row]:
             pair = await side_by_side(gofer_flood, raw_flood, 3 if quick else 5)
             process.kill()
         yield Row(f"{chunks:,} chunks of an agent", pair, "/s", 0.7, at_least=True)
-    pair = await side_by_side(_whole_command, _whole_raw, rounds)
+    pair = await side_by_side(_whole_command, lambda: _whole_raw("agents_raw"), rounds)
     yield Row("gofer run --agent as a whole process, against raw", pair, "ms", 2.3)
+    pair = await side_by_side(_whole_command, lambda: _whole_raw("agents_blocking"), rounds)
+    yield Row("the same, against raw without an event loop", pair, "ms")
 
 
 async def _whole_command() -> float:
@@ -161,8 +118,9 @@ def _configure(folder: Path) -> None:
     (folder / "gofer.toml").write_text(f"[agents.fake]\ncommand = [{words}]\n")
 
 
-async def _whole_raw() -> float:
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import agents_raw"
+async def _whole_raw(program: str) -> float:
+    folder = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {folder!r}); import {program}; {program}.main()"
     return await _process([sys.executable, "-c", code, *command(PLAIN)], dict(os.environ), "/")
 
 
