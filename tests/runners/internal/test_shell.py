@@ -28,7 +28,7 @@ def alive(work: Path) -> list[str]:
         try:
             if process.cwd() == str(work) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
-        except psutil.Error:
+        except (psutil.Error, OSError):  # psutil leaves an OSError where one is just ending
             continue
     return found
 
