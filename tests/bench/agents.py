@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -108,7 +109,7 @@ async def _whole_command() -> float:
     with tempfile.TemporaryDirectory() as home:
         _configure(Path(home, "gofer"))
         environment = {**os.environ, "XDG_CONFIG_HOME": home}
-        argv = [sys.executable, "-m", "gofer", "run", "--agent", "fake", "go"]
+        argv = [str(Path(sysconfig.get_path("scripts"), "gofer")), "run", "--agent", "fake", "go"]
         return await _process(argv, environment, home)
 
 
