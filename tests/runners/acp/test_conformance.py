@@ -29,7 +29,9 @@ class TestAcp(RunnerConformance):
         return json.dumps([{"say": text}])
 
     def task_that_is_long(self) -> str:
-        return json.dumps([{"flood": 2000}])
+        # What is sent at once is over at once: it takes a moment where it waits for answers.
+        asks = {"request": "_example/nothing", "params": {}}
+        return json.dumps([{"say": "word " * 10}, {"think": "hm"}, asks] * 40)
 
     def task_that_tells_cwd(self) -> str:
         return json.dumps([{"cwd": True}])
