@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from ._clean import copied, fresh
+from ._life import Life
 from ._limits import Places
 from ._steps import asyncio_task, cancelled_itself, stepped, untouched
 from .children import Child
@@ -111,11 +112,36 @@ class Family:
 
     def begin(self, child: Child, placed: bool = True) -> None:
         """Start a task for *child*, and for those who follow it in its place."""
-        self._tasks.start_soon(_live, child, placed, name=f"{child.runner}, from {child.id}")
+        self._tasks.start_soon(self._live, child, placed, name=f"{child.runner}, from {child.id}")
 
     def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         """Start a task that watches over a child; it ends with the child at the latest."""
         self._tasks.start_soon(function, *args)
+
+    async def _live(self, child: Child | None, placed: bool) -> None:
+        """Have *child* live, and in its task and its place those that could have had their own."""
+        ended, task = False, asyncio_task()
+        try:
+            # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
+            with anyio.CancelScope(shield=True) as scope:
+                while child is not None:
+                    places, goes_on = child.places, False
+                    try:
+                        clean, at_once = await stepped(Life(self, child).live(scope))
+                        goes_on = placed and clean and at_once and untouched(task)
+                    finally:
+                        if placed and not goes_on:
+                            places.free()
+                    child = await places.follow() if goes_on else None
+                if cancelled_itself(task):
+                    # The task must not end as cancelled: that would end all of the Host's.
+                    with suppress(anyio.get_cancelled_exc_class()):
+                        await checkpoint()
+                ended = True
+        except RuntimeError:
+            if not ended:
+                raise
+            log.exception("a runner left a cancel scope open: it must leave each that it enters")
 
     async def _worktree(self, spec: SubagentSpec, cwd: Path, turn: Turn | None) -> Worktree:
         assert spec.worktree is not None
@@ -252,29 +278,3 @@ def _own(spec: SubagentSpec, runner: str) -> SubagentSpec:
     if spec.worktree is not None:
         vars(own).update(worktree=copied(spec.worktree))
     return own
-
-
-async def _live(child: Child | None, placed: bool) -> None:
-    """Have *child* live, and in its task and its place those that could have had their own."""
-    ended, task = False, asyncio_task()
-    try:
-        # Shielded: the Host ends its children itself, with their grace, whoever cancels it.
-        with anyio.CancelScope(shield=True) as scope:
-            while child is not None:
-                places, goes_on = child.places, False
-                try:
-                    clean, at_once = await stepped(child.live(scope))
-                    goes_on = placed and clean and at_once and untouched(task)
-                finally:
-                    if placed and not goes_on:
-                        places.free()
-                child = await places.follow() if goes_on else None
-            if cancelled_itself(task):
-                # The task must not end as cancelled: that would end all of the Host's.
-                with suppress(anyio.get_cancelled_exc_class()):
-                    await checkpoint()
-            ended = True
-    except RuntimeError:
-        if not ended:
-            raise
-        log.exception("a runner left a cancel scope open: it must leave each that it enters")

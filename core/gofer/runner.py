@@ -18,7 +18,7 @@ from .stream import ErrorMode, TurnStream
 from .subagents import SessionInfo, SubagentResult, SubagentSpec
 
 if TYPE_CHECKING:
-    from .children import Child
+    from ._life import Life
     from .host import Host
 
 __all__ = ["Capabilities", "Run", "Runner"]
@@ -86,10 +86,10 @@ class Run:
     worktree where one was asked for.
     """
 
-    def __init__(self, host: Host, child: Child) -> None:
-        self._child = child
+    def __init__(self, host: Host, life: Life) -> None:
+        self._life, self._child = life, life.child
         self.host = host
-        self.prompt = child.spec.task
+        self.prompt = life.child.spec.task
 
     @property
     def id(self) -> str:
@@ -138,11 +138,11 @@ class Run:
 
         :raises PluginError: a plugin refused it; let it end the run.
         """
-        return await self._child.emit(block)
+        return await self._life.emit(block)
 
     def stream(self, request: Request, model: Model, *, errors: ErrorMode = "raise") -> TurnStream:
         """Make a model request inside this child, through the hooks; see ``Host.stream``."""
-        return self._child.stream(request, model, errors)
+        return self._life.stream(request, model, errors)
 
     def result(
         self,
@@ -169,4 +169,4 @@ class Run:
             "session": session,
             "worktree": None,
         }
-        return child.made(given)
+        return self._life.made(given)

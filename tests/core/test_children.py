@@ -156,12 +156,12 @@ async def _is_cancelled_after_others(run: Run) -> None:
 
 
 async def _leaves_children(run: Run) -> None:
-    await run.host.spawn(SubagentSpec(task="hangs"), turn=run._child.new_turn())
+    await run.host.spawn(SubagentSpec(task="hangs"), turn=run._life.new_turn())
     _task().cancel()
 
 
 async def _leaves_children_to_a_later_cancel(run: Run) -> None:
-    await run.host.spawn(SubagentSpec(task="hangs"), turn=run._child.new_turn())
+    await run.host.spawn(SubagentSpec(task="hangs"), turn=run._life.new_turn())
     asyncio.get_running_loop().call_soon(_task().cancel)
 
 
