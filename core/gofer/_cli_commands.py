@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ._cli_output import complain
-from .errors import ConfigError, GoferError, PluginError, PluginNotSupportedError
+from ._cli_output import complain, exit_code
+from .errors import ConfigError, GoferError, PluginNotSupportedError
 
 if TYPE_CHECKING:
     from ._discovery import Found
@@ -60,7 +60,7 @@ class Group(TyperGroup):
             return super().main(*args, **kwargs)
         except GoferError as error:
             complain(error)
-            raise SystemExit(2 if isinstance(error, ConfigError | PluginError) else 1) from None
+            raise SystemExit(exit_code(error)) from None
 
     def _all(self) -> dict[str, _Added]:
         if self._added is None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 from enum import StrEnum
 from typing import TextIO
 
-from .errors import GoferError
+from .errors import ConfigError, GoferError, PluginError
 
-__all__ = ["Format", "Plain", "complain", "is_terminal", "note", "plain", "write"]
+__all__ = [
+    "Format",
+    "Plain",
+    "complain",
+    "exit_code",
+    "is_terminal",
+    "note",
+    "plain",
+    "show_log",
+    "write",
+]
 
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
 _ESCAPE = re.compile(
@@ -86,6 +97,26 @@ def complain(error: object) -> None:
     """Tell of an error, in lines that name the program."""
     for line in str(error).splitlines() or [type(error).__name__]:
         note(f"gofer: {line}")
+
+
+def exit_code(error: GoferError) -> int:
+    """Return 2 for what could not be started: settings, or something not installed; else 1."""
+    return 2 if isinstance(error, ConfigError | PluginError) else 1
+
+
+class _Notes(logging.Handler):
+    """Writes log messages as lines for people."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"gofer: {record.getMessage()}")
+
+
+def show_log(verbose: bool = False) -> None:
+    """Show what gofer logs on stderr: warnings, or all of it."""
+    logger = logging.getLogger("gofer")
+    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
+        logger.addHandler(_Notes())
 
 
 def _write(stream: TextIO | None, text: str, name: str) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 from typing import Annotated
 
 import typer
 
 from ._cli_commands import Group
-from ._cli_output import note
+from ._cli_output import show_log
 
 __all__ = ["app", "main"]
-
-_OBJECTS = 100_000
-"""How many more objects there have to be before garbage is looked for."""
 
 app = typer.Typer(
     cls=Group,
@@ -23,13 +18,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class _Notes(logging.Handler):
-    """Writes log messages as lines for people."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        note(f"gofer: {record.getMessage()}")
 
 
 def _print_version(asked: bool) -> None:
@@ -53,18 +41,9 @@ def gofer(
     ] = False,
 ) -> None:
     """Delegate work to subagents."""
-    logger = logging.getLogger("gofer")
-    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
-    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
-        logger.addHandler(_Notes())
+    show_log(verbose)
 
 
 def main() -> None:
     """Run the command line that the process was started with."""
-    # What is loaded stays, and searching it for garbage, again and at the end, would take a sixth
-    # of the time of a short run.
-    gc.set_threshold(_OBJECTS)
-    try:
-        typer.main.get_command(app).main(prog_name="gofer")
-    finally:
-        gc.freeze()
+    typer.main.get_command(app).main(prog_name="gofer")

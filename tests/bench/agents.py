@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import statistics
 import sys
 import sysconfig
@@ -102,6 +104,9 @@ async def rows(quick: bool) -> AsyncIterator[Row]:
     yield Row("gofer run --agent as a whole process, against raw", pair, "ms", 2.3)
     pair = await side_by_side(_whole_command, lambda: _whole_raw("agents_blocking"), rounds)
     yield Row("the same, against raw without an event loop", pair, "ms")
+    if peer := shutil.which("acpx"):
+        pair = await side_by_side(_whole_command, lambda: _whole_peer(peer), rounds)
+        yield Row("the same, against the acpx on PATH", pair, "ms")
 
 
 async def _whole_command() -> float:
@@ -123,6 +128,12 @@ async def _whole_raw(program: str) -> float:
     folder = str(Path(__file__).parent)
     code = f"import sys; sys.path.insert(0, {folder!r}); import {program}; {program}.main()"
     return await _process([sys.executable, "-c", code, *command(PLAIN)], dict(os.environ), "/")
+
+
+async def _whole_peer(program: str) -> float:
+    argv = [program, "--format", "quiet", "--agent", shlex.join(command(PLAIN)), "exec", "go"]
+    with tempfile.TemporaryDirectory() as home:
+        return await _process(argv, {**os.environ, "HOME": home}, home)
 
 
 async def _process(argv: list[str], environment: dict[str, str], cwd: str) -> float:

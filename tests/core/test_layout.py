@@ -180,7 +180,7 @@ def test_a_run_on_an_agent_loads_nothing_that_it_does_not_need(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     loaded = loaded_by(
         "import sys\n"
-        "from gofer.cli import main\n"
+        "from gofer.__main__ import main\n"
         "sys.argv = ['gofer', 'run', '--agent', 'fake', 'go']\n"
         "try:\n"
         "    main()\n"
@@ -198,10 +198,11 @@ def test_a_run_on_an_agent_loads_nothing_that_it_does_not_need(
         "gofer._reaper",
     }
     commands = {name for name in loaded if name.startswith("gofer._cli_")}
-    assert commands == {f"gofer._cli_{name}" for name in ("commands", "output", "run", "child")}
-    elsewhere = {"trio", "rich", "psutil", "httpx", "mcp", "xllamacpp"}
+    assert commands == {f"gofer._cli_{name}" for name in ("plain", "output", "begin", "child")}
+    elsewhere = {"trio", "typer", "rich", "psutil", "httpx", "mcp", "xllamacpp"}
     assert loaded & {*others, *unasked, *elsewhere} == set()
-    assert loaded_by("import gofer.cli") & {"pydantic", "anyio", "gofer.host"} == set()
+    for module in ("__main__", "cli"):
+        assert loaded_by(f"import gofer.{module}") & {"pydantic", "anyio", "gofer.host"} == set()
 
 
 def public_modules() -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
-from gofer import RunnerError
+from gofer import Response, RunnerError, SubagentResult
 from gofer.processes import Supervisor
 
 from ._settings import AcpAgent
@@ -183,9 +183,12 @@ class Pool:
                     environment=environment,
                     grace=settings.end_grace,
                 ) as process:
-                    # What talks to it is loaded while the first agent comes up.
+                    # What talks to it is loaded while the first agent comes up, and what its turn
+                    # ends with is built.
                     from ._agent import Agent
 
+                    for model in (Response, SubagentResult):
+                        model.model_rebuild()
                     async with anyio.create_task_group() as tasks:
                         first = name not in self._known
                         agent = Agent(name, settings, process, tasks, first=first)

@@ -1,0 +1,107 @@
+"""``gofer run`` once it is known what is asked: from that to the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ._cli_output import Format, complain, exit_code, show_log
+from ._launch import early
+from .errors import GoferError
+
+__all__ = ["OptionError", "begin", "begin_plain"]
+
+
+class OptionError(Exception):
+    """An option cannot have the value that it was given."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(problem)
+        self.option = option
+
+
+def begin_plain(asked: dict[str, Any]) -> None:
+    """Have a child do what is *asked*, the arguments of :func:`begin`, and exit.
+
+    Return, before anything was done, if an option is wrong: who reads all command lines tells.
+    """
+    show_log()
+    try:
+        sys.exit(begin(**asked))
+    except OptionError:
+        return
+    except GoferError as error:
+        complain(error)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def begin(
+    task: str,
+    agent: str | None = None,
+    runner: str | None = None,
+    cwd: Path | None = None,
+    worktree: str | None = None,
+    branch: str | None = None,
+    timeout: float | None = None,
+    idle_timeout: float | None = None,
+    resume: str | None = None,
+    tool: Sequence[str] | None = None,
+    base_url: str | None = None,
+    model: str | None = None,
+    format: Format = Format.text,
+    as_json: bool = False,
+) -> int:
+    """Have a child do *task*, print its final message, and return the exit code.
+
+    The arguments are those of ``_cli_run``.
+
+    :raises OptionError: one of them is wrong.
+    :raises GoferError: the child could not be started.
+    """
+    if branch is not None and worktree is None:
+        raise OptionError("--branch", "needs --worktree too")
+    task = _from_stdin() if task == "-" else _redecoded(task)
+    settings = {
+        key: value for key, value in {"base_url": base_url, "model": model}.items() if value
+    }
+    with early(agent is not None) as launched:
+        # All that runs a child: nothing else of the command line is to wait for it.
+        from pydantic import ValidationError
+
+        from ._cli_child import Job
+        from .subagents import SubagentSpec, WorktreeConfig
+
+        try:
+            spec = SubagentSpec(
+                task=task,
+                agent=agent,
+                runner=runner,
+                worktree=None if worktree is None else WorktreeConfig(path=worktree, branch=branch),
+                resume=resume,
+                tool_scope=[*(tool or ())],
+                timeout=timeout,
+                idle_timeout=idle_timeout,
+            )
+        except ValidationError as error:
+            problem = error.errors()[0]
+            option = f"--{str(problem['loc'][0]).replace('_', '-')}"
+            raise OptionError(option, problem["msg"]) from None
+        return Job(spec, settings, cwd, Format.json if as_json else format, launched).main()
+
+
+def _from_stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
+
+
+def _redecoded(argument: str) -> str:
+    # Where the locale is not UTF-8, its bytes were read as something else.
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(argument).decode("utf-8", "replace")
+    return argument
