@@ -146,14 +146,15 @@ def load_command(entry: Found) -> Any:
 
     :raises PluginNotSupportedError: it is disabled, set aside or broken; says what to do.
     """
+    from ._discovery import why_disabled
+    from .config import load_config
+
     info = entry.info
-    if info.status == "disabled":
-        raise PluginNotSupportedError(f"the command {info.name!r} is disabled by the settings")
     command = _loaded(entry) if info.status == "available" else None
     if command is None:
+        why = f"{info.error}. {info.remedy}" if info.error else why_disabled(load_config())
         raise PluginNotSupportedError(
-            f"the command {info.name!r} of {_package(entry)} cannot be used: "
-            f"{info.error}. {info.remedy}"
+            f"the command {info.name!r} of {_package(entry)} cannot be used: {why}"
         )
     info.status = "loaded"
     return command

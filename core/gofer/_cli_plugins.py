@@ -85,11 +85,12 @@ class _Row:
 
 
 def _rows(own: Any, seconds: float | None) -> list[_Row]:
-    from ._discovery import COMMANDS, GROUPS, find
+    from ._discovery import COMMANDS, GROUPS, find, tell_of_names_for_nobody
     from .config import load_config
 
     config = load_config()
     found = find(config.disable, config.allow, groups=(*GROUPS, COMMANDS), taken=own)
+    tell_of_names_for_nobody(config, found)
     rows = [_Row(entry) for entry in found]
     if seconds is not None:
         import anyio

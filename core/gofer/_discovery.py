@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from ._config_errors import with_key
+from ._config_sources import did_you_mean
 from ._installed import Declared, Fault, normal, read
 from ._registry import Rank
 from .config import Config
@@ -29,7 +30,9 @@ __all__ = [
     "kind_of",
     "leave_out",
     "load",
+    "tell_of_names_for_nobody",
     "told",
+    "why_disabled",
 ]
 
 log = logging.getLogger("gofer")
@@ -135,6 +138,38 @@ def find(
     return found + [_broken(fault, disabled, allowed) for fault in faults]
 
 
+def _for_nobody(listed: Iterable[str], found: Iterable[Found]) -> list[str]:
+    """Return those of *listed*, entries of ``disable`` or ``allow``, that fit nothing found."""
+    names: set[str] = set()
+    unreadable: set[str] = set()
+    for entry in found:
+        key = normal(entry.info.distribution or "")
+        names |= {entry.info.name, f"{key}:{entry.info.name}"}
+        if not entry.info.group:
+            names.add(key)
+            unreadable.add(key)
+    wanted = ((name, _normal(name)) for name in listed)
+    return [
+        name for name, one in wanted if not (one in names or one.partition(":")[0] in unreadable)
+    ]
+
+
+def tell_of_names_for_nobody(config: Config, found: Sequence[Found]) -> None:
+    """Log which entries of ``disable`` and ``allow`` fit nothing that is installed."""
+    # No error: who uninstalls a package need not clear up its settings first.
+    for key in ("disable", "allow"):
+        listed: list[str] = getattr(config, key) or []
+        if not _for_nobody(listed, found):
+            continue
+        everything = [*found, *find(groups=[COMMANDS])]
+        known = sorted({entry.info.name for entry in everything})
+        for name in _for_nobody(listed, everything):
+            log.warning(
+                "%s: nothing that is installed is called %r%s",
+                _where(config, key), name, did_you_mean(name, known),
+            )  # fmt: skip
+
+
 def _entry(one: Declared) -> Found:
     package = one.package
     info = PluginInfo(one.name, one.group, package.name, package.version, "available")
@@ -198,6 +233,11 @@ def leave_out(entry: Found) -> str:
     """Say how a user does without it."""
     name = entry.info.name
     return f"leave it out: disable = [{name!r}] in [tool.gofer], or GOFER_DISABLE={name}"
+
+
+def why_disabled(config: Config) -> str:
+    """Say why one that is disabled cannot be used, and how it could be."""
+    return f"it is disabled ({_where(config, 'disable')}): take it out of there to use it"
 
 
 def told(error: BaseException) -> str:

@@ -18,7 +18,9 @@ from ._discovery import (
     find,
     leave_out,
     load,
+    tell_of_names_for_nobody,
     told,
+    why_disabled,
 )
 from ._registry import Registry, name_of
 from .config import Config
@@ -115,12 +117,17 @@ class Plugins:
                 if known is not None:
                     return known
         for entry in sorted(entries, key=lambda entry: not entry.broken):
-            raise PluginNotSupportedError(f"{entry.title} cannot be used: {_why(entry.info)}")
+            info = entry.info
+            why = f"{info.error}. {info.remedy}" if info.error else why_disabled(self._config)
+            raise PluginNotSupportedError(f"{entry.title} cannot be used: {why}")
         kind = "runner" if group == RUNNERS else "plugin"
-        installed = ", ".join(sorted(self.names(group))) or "none"
+        there = sorted(self.names(group))
         unreadable = [i.name for i in self.infos if not i.group and i.status == "failed"]
         more = f"; {', '.join(unreadable)} cannot be read, see gofer plugins" if unreadable else ""
-        raise PluginNotSupportedError(f"there is no {kind} {name!r}; installed: {installed}{more}")
+        raise PluginNotSupportedError(
+            f"there is no {kind} {name!r}{did_you_mean(name, there)}; "
+            f"installed: {', '.join(there) or 'none'}{more}"
+        )
 
     def names(self, group: str) -> set[str]:
         """Return the names that can be used, loaded or not."""
@@ -165,6 +172,7 @@ class Plugins:
                         with_key(self._config.origin(table, name), (table, name)),
                         table[:-1], name, did_you_mean(name, known), ", ".join(known),
                     )  # fmt: skip
+        tell_of_names_for_nobody(self._config, self._found)
 
     def take(self, entry: Found) -> None:
         """Load one entry point, whatever it is: for who wants to know whether it works."""
@@ -267,9 +275,3 @@ def _check_run(runner: Runner, where: str) -> None:
 
 def _report(entry: Found) -> str:
     return f"Report it to the authors of {entry.info.distribution}, or {leave_out(entry)}"
-
-
-def _why(info: PluginInfo) -> str:
-    if info.error:
-        return f"{info.error}. {info.remedy}"
-    return "it is disabled in the configuration"

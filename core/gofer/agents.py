@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ._config_sources import did_you_mean
 from .config import AgentConfig, Config
 from .errors import ConfigError, PluginNotSupportedError
 
@@ -173,8 +174,10 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
     own = config.agents.get(name) if config is not None else None
     known = AGENTS.get(name)
     if known is None and own is None:
+        supported = names(config)
         raise PluginNotSupportedError(
-            f"agent {name!r} is unsupported; the supported agents are: {', '.join(names(config))}. "
+            f"agent {name!r} is unsupported{did_you_mean(name, supported)}; "
+            f"the supported agents are: {', '.join(supported)}. "
             f"Add it as [tool.gofer.agents.{name}] with its command, if it speaks the Agent Client "
             "Protocol"
         )

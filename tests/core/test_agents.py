@@ -106,6 +106,8 @@ def test_an_unknown_one_is_unsupported_and_those_there_are_are_listed(name: str)
     assert "gemini, goose, opencode" in str(caught.value)
     assert "mine" in str(caught.value)
     assert f"[tool.gofer.agents.{name}]" in str(caught.value)
+    guess = "; did you mean gemini?" if name.lower().strip() == "gemini" else ""
+    assert f"{name!r} is unsupported{guess}; the" in str(caught.value)
 
 
 @pytest.mark.parametrize(

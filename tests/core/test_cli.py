@@ -540,10 +540,17 @@ def test_a_broken_command_is_named_and_harms_no_other(
 
 
 def test_a_disabled_command(site: Path, here: Path) -> None:
-    for variables in ({"GOFER_DISABLE": "faker:greet"}, {"GOFER_ALLOW": "fake"}):
+    cases = [
+        ("GOFER_DISABLE", "faker:greet", "disabled (GOFER_DISABLE): take it out of there"),
+        ("GOFER_ALLOW", "fake", "not in the allow-list. Add 'greet' to allow in [tool.gofer]"),
+    ]
+    for variable, value, why in cases:
+        variables = {variable: value}
         done = gofer("greet", "hello", **variables)
         assert done.returncode == 2
-        assert done.stderr == "gofer: the command 'greet' is disabled by the settings\n"
+        assert done.stderr == (
+            f"gofer: the command 'greet' of faker 1.5 cannot be used: it is {why} to use it\n"
+        )
         assert "greet" not in gofer("--help", **variables).stdout
 
 

@@ -143,7 +143,9 @@ async def test_disabled_names_are_not_loaded(
     async with Host() as host:
         assert info(host, "helper", "acme-tools").status == "disabled"
         assert await marks(host) == ["acme-tools:other"]
-        with pytest.raises(PluginNotSupportedError, match="disabled in the configuration"):
+        with pytest.raises(
+            PluginNotSupportedError, match=r"disabled \(GOFER_DISABLE\): take it out"
+        ):
             host.plugin("helper")
 
 
@@ -550,6 +552,23 @@ async def test_settings_for_nobody_are_told_of(
     caplog.clear()
     async with Host(config=config, discover=False):
         assert caplog.records == []
+
+
+async def test_lists_that_name_nothing_are_told_of(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.install("acme", "helper", CONFIGURED)
+    site.install("acme", "shout", group="gofer.commands")
+    site.metadata("odd", b"[gofer.plugins]\n\xff")
+    monkeypatch.setenv("GOFER_DISABLE", "acp,helpr,Acme:helper,acme:shout,odd:any,other:helper")
+    monkeypatch.setenv("GOFER_ALLOW", "demo,nobody")
+    async with Host():
+        told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "GOFER_DISABLE: nothing that is installed is called 'helpr'; did you mean helper?",
+        "GOFER_DISABLE: nothing that is installed is called 'other:helper'; did you mean helper?",
+        "GOFER_ALLOW: nothing that is installed is called 'nobody'",
+    ]
 
 
 async def test_an_agent_of_the_settings_on_a_third_partys_runner(site: Site) -> None:
