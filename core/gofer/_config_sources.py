@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import stat
@@ -91,6 +90,8 @@ def dotted(parts: Iterable[object]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean X?`` for the closest known name, or nothing."""
+    import difflib  # for mistakes alone
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 

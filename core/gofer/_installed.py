@@ -10,10 +10,9 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Declared", "Fault", "Package", "normal", "read"]
 
@@ -22,8 +21,7 @@ _NAME = re.compile(r"^Name:[ \t]*(\S+)", re.M | re.I)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.M | re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(NamedTuple):
     """An installed package; ``key`` is its name as package indexes compare them."""
 
     key: str
@@ -31,8 +29,7 @@ class Package:
     version: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """One entry point, as a package declares it."""
 
     group: str
@@ -41,8 +38,7 @@ class Declared:
     package: Package
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """What is wrong with the metadata of a package, and what to do."""
 
     package: Package
@@ -99,8 +95,7 @@ def _distributions() -> Iterator[Distribution]:
                 continue
 
 
-@dataclass(frozen=True, slots=True)
-class _Broken:
+class _Broken(NamedTuple):
     why: str
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import MemberDescriptorType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
 
@@ -27,8 +26,7 @@ _MARK = f"{PROJECT}_impl"
 _SEQUENTIAL = ("on_request", "on_stream_chunk", "on_response_complete")
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(NamedTuple):
     """One implementation of a sequential hook: whose it is, and how to call it."""
 
     plugin: str
@@ -45,8 +43,7 @@ def name_of(plugin: object) -> str:
     return plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
+class Implementation(NamedTuple):
     """What a plugin marked: as which of its attributes, for which hook, with pluggy's options."""
 
     attribute: str
