@@ -91,6 +91,7 @@ class Life:
 
     def made(self, given: dict[str, Any]) -> SubagentResult:
         """Return a result of this child's; whether it is still as good is seen at the end."""
+        self._check_alive()
         result = SubagentResult(**given)
         self._made = {**vars(result), "permissions_denied": [*result.permissions_denied]}
         return result
@@ -141,28 +142,26 @@ class Life:
         child = self.child
         result: SubagentResult | None = None
         clean = False
+        fatal = True
         try:
             if not child.cancelled:
                 child._begun(scope)
                 result = await self._execute()
                 clean = not scope.cancel_called
-        except (Exception, SystemExit) as error:
-            result = self._failed(error)
-        except BaseExceptionGroup as group:
-            result = self._failed_with(group, scope)
-        except anyio.get_cancelled_exc_class():
-            if not scope.cancel_called:
-                # It must not end the siblings.
-                result = self._failed(RunnerError("the run was cancelled from within its runner"))
+            fatal = False
+        except BaseException as error:
+            result = self._became(error, scope)
+            fatal = False
         finally:
             child.ending = True
             result = result or self._answer
-            if self._has_left():
+            if fatal or not self._has_left():
+                # Where all is torn down, a task that is started now may never take a step.
+                self._settle(result)
+            else:
                 clean = False
                 # Whatever the runner left its own task in, this one does its work.
                 self._family.start(self._clean_up, result)
-            else:
-                self._settle(result)
         return clean
 
     async def _execute(self) -> SubagentResult:
@@ -234,14 +233,22 @@ class Life:
         log.info("child %s failed: %s", self.child.id, said, exc_info=error)
         return partial("error", said, self.child.final, self.child.usage)
 
-    def _failed_with(
-        self, group: BaseExceptionGroup[BaseException], scope: anyio.CancelScope
-    ) -> SubagentResult | None:
-        if group.subgroup(KeyboardInterrupt) is not None:
-            raise group
+    def _became(self, error: BaseException, scope: anyio.CancelScope) -> SubagentResult | None:
+        """Return what the end by *error* makes of the child, None where it was cancelled.
+
+        What is meant for the whole program is raised, as it is.
+        """
         cancelled = anyio.get_cancelled_exc_class()
-        rest = group.split(cancelled)[1] if scope.cancel_called else group
-        return None if rest is None else self._failed(rest)
+        if isinstance(error, cancelled):
+            # It must not end the siblings.
+            why = RunnerError("the run was cancelled from within its runner")
+            return None if scope.cancel_called else self._failed(why)
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
+            rest = error.split(cancelled)[1] if scope.cancel_called else error
+            return None if rest is None else self._failed(rest)
+        if isinstance(error, Exception | SystemExit):
+            return self._failed(error)
+        raise error
 
     def _cancelled_result(self) -> SubagentResult:
         why = "the child was cancelled before it ended"

@@ -150,7 +150,8 @@ class Child:
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Have *callback* called when the child should end, at once if it should already."""
-        self._on_cancel = callback
+        if not self.ending:
+            self._on_cancel = callback
         if self._cancelled:
             self._tell_of_cancel(callback)
 
@@ -205,7 +206,7 @@ class Child:
         self._result = result
         self.state = "ended"
         # What only the run needed must not stay as long as the result does.
-        self._scope = self._final = None
+        self._scope = self._final = self._on_cancel = self._cancel_event = None
         self._family.ended(self)
         if self._done is not None:
             self._done.set()
