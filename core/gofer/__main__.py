@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
-
-from ._cli_plain import read
+from types import FrameType
 
 __all__ = ["main"]
 
@@ -16,10 +16,15 @@ _OBJECTS = 100_000
 
 def main() -> None:
     """Do what the process was started for, and exit with the code for that."""
+    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeds:  # while it loads there is nothing to be ended, and an interrupt can break imports
+        signal.signal(signal.SIGINT, _leave)
     # What is loaded stays, and searching it for garbage, again and at the end, would take a sixth
     # of the time of a short run.
     gc.set_threshold(_OBJECTS)
     try:
+        from ._cli_plain import read
+
         asked = read(sys.argv[1:], os.environ)
         if asked is not None:
             from ._cli_begin import begin_plain
@@ -27,9 +32,15 @@ def main() -> None:
             begin_plain(asked)
         from .cli import main as any_other
 
+        if heeds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         any_other()
     finally:
         gc.freeze()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

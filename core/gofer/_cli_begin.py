@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,12 +62,21 @@ def begin(
     :raises OptionError: one of them is wrong.
     :raises GoferError: the child could not be started.
     """
+    given = {"--agent": agent, "--runner": runner, "--resume": resume, "--model": model}
+    for option, value in given.items():
+        if value is not None and not value.strip():
+            raise OptionError(option, f"is {value!r}: leave it out, or say which")
     if branch is not None and worktree is None:
         raise OptionError("--branch", "needs --worktree too")
-    task = _from_stdin() if task == "-" else _redecoded(task)
-    settings = {
-        key: value for key, value in {"base_url": base_url, "model": model}.items() if value
-    }
+    agents_own = agent is not None and runner is None
+    if agents_own and base_url is not None:
+        raise OptionError("--base-url", f"agent {agent!r} asks a model server of its own settings")
+    task = _from_stdin() if task == "-" else task
+    if not task.strip():
+        raise OptionError("TASK", "is blank: say what to do")
+    settings: dict[str, Any] = {"base_url": base_url} if base_url else {}
+    if model:
+        settings |= {"agents": {agent: {"model": model}}} if agents_own else {"model": model}
     with early(agent is not None) as launched:
         # All that runs a child: nothing else of the command line is to wait for it.
         from pydantic import ValidationError
@@ -95,13 +103,6 @@ def begin(
 
 
 def _from_stdin() -> str:
+    if sys.stdin is None:
+        raise OptionError("TASK", "- reads the task from stdin, which is closed")
     return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
-def _redecoded(argument: str) -> str:
-    # Where the locale is not UTF-8, its bytes were read as something else.
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(argument).decode("utf-8", "replace")
-    return argument

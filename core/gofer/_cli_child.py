@@ -16,7 +16,7 @@ from ._cli_output import Format, Plain, complain, is_terminal, note, write
 from ._launch import Launched
 from .blocks import Text, ToolCall
 from .children import Child
-from .errors import GoferError
+from .errors import GoferError, PluginNotSupportedError
 from .final import FinalMessage
 from .hooks import hookimpl
 from .host import Host
@@ -84,10 +84,23 @@ class Job:
         async with Host(plugins, self._settings, cwd=self._cwd) as host:
             if self._launched is not None:
                 await self._hand_over(self._launched, host)
+            self._check_scope(host)
             self._child = await host.spawn(self._spec)
             if self._signal is not None:
                 self._child.cancel()
             self._result = await self._child.wait()
+
+    def _check_scope(self, host: Host) -> None:
+        """Refuse a scope that would not be kept: who types it relies on it."""
+        if not self._spec.tool_scope:
+            return
+        name, runner = host._family.runner_of(self._spec)
+        if runner is not None and not runner.capabilities.tool_scope:
+            whose = f"agent {self._spec.agent!r}" if self._spec.agent else f"runner {name!r}"
+            raise PluginNotSupportedError(
+                f"{whose} has tools of its own, which --tool cannot take away: leave it out, "
+                "and say in its settings what it may do"
+            )
 
     async def _hand_over(self, launched: Launched, host: Host) -> None:
         from .processes import Supervisor
@@ -126,8 +139,8 @@ class Job:
             write(result.model_dump_json())
         elif result.summary and not self._watcher.has_shown(result.summary):
             write(result.summary)
-        if result.error and self._signal is None:
-            complain(result.error)
+        if self._signal is None and not result.exit_ok:
+            complain(result.error or f"the child ended with {result.stop_reason!r:.100}")
         if self._watcher.notes:
             if result.session is not None:
                 note(f"session: {result.session.id}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,8 +35,10 @@ def run(
     tool: Annotated[
         list[str] | None, typer.Option(help="Only allow this tool; may be repeated.")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="The model server.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name there.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="The model server; an agent has its own.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, by its name there.")] = None,
     format: Annotated[
         Format,
         typer.Option(
@@ -51,9 +54,21 @@ def run(
     Exit codes: 0 the child did it; 1 it failed; 2 it could not be started: usage, settings, or
     something not installed; 130 interrupted, 143 terminated: the child was stopped.
     """
-    asked = dict(locals())
+    asked = {name: _redecoded(value) for name, value in locals().items()}
     try:
         code = begin(**asked)
     except OptionError as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
     raise typer.Exit(code)
+
+
+def _redecoded(value: Any) -> Any:
+    """Return a text as it was meant where the locale is not UTF-8 and read its bytes otherwise."""
+    if isinstance(value, list):
+        return [_redecoded(item) for item in value]
+    if isinstance(value, str) and not isinstance(value, Format):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return os.fsencode(value).decode("utf-8", "replace")
+    return value

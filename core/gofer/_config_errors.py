@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from ._config_sources import Key, did_you_mean, dotted
 from .errors import ConfigError
 
-__all__ = ["config_error", "with_key"]
+__all__ = ["config_error", "reason", "with_key"]
 
 # The validator's words, where a person who writes TOML would say it otherwise.
 _WORDS = {
@@ -32,7 +32,7 @@ def config_error(
     return ConfigError(
         "\n".join(
             f"{with_key(place(problem['loc']), (*table, *problem['loc']))}: "
-            f"{_reason(problem, model, table)}"
+            f"{reason(problem, model, table)}"
             for problem in error.errors(include_url=False)
         )
     )
@@ -43,7 +43,8 @@ def with_key(origin: str, key: Key) -> str:
     return f"argument {dotted(key)}" if origin == "argument" else origin
 
 
-def _reason(problem: ErrorDetails, model: type[BaseModel], table: Key) -> str:
+def reason(problem: ErrorDetails, model: type[BaseModel], table: Key = ()) -> str:
+    """Say what is wrong with a value, which value, and what is allowed."""
     loc = problem["loc"]
     fields = model.model_fields
     if problem["type"] == "extra_forbidden":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import stat
 import tomllib
@@ -94,6 +95,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def directory(cwd: str | os.PathLike[str] | None = None) -> Path:
+    """Return *cwd*, by default the current directory, as an absolute path.
+
+    :raises ConfigError: the current directory has been removed.
+    """
+    try:
+        return Path(cwd or Path.cwd()).absolute()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the current directory does not exist any more: go to another one, or name one as cwd"
+        ) from error
 
 
 def user_file() -> Path:

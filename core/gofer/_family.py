@@ -76,10 +76,14 @@ class Family:
                 f"a child at depth {depth} is over the limit: max_depth is {host.max_depth}. "
                 "Do the work yourself, or have the user raise max_depth"
             )
-        name = self._runner_name(spec)
-        runner = self._runner(name)
+        name, runner = self.runner_of(spec)
         if runner is not None:
             runner.check(spec, host)
+            if spec.tool_scope and not runner.capabilities.tool_scope:
+                log.warning(
+                    "runner %r keeps to no tool_scope: the child may use other tools than %s",
+                    name, ", ".join(spec.tool_scope),
+                )  # fmt: skip
         cwd = self._directory(spec)
         worktree: Worktree | None = None
         if spec.worktree is not None:
@@ -174,6 +178,14 @@ class Family:
                 "it starts no children any more"
             )
         return parent
+
+    def runner_of(self, spec: SubagentSpec) -> tuple[str, Runner | None]:
+        """Return who would execute *spec*: its name, and itself where it is a Runner.
+
+        :raises PluginNotSupportedError: there is no such runner.
+        """
+        name = self._runner_name(spec)
+        return name, self._runner(name)
 
     def _runner_name(self, spec: SubagentSpec) -> str:
         config = self.host.config

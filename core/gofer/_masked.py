@@ -20,6 +20,8 @@ _SECRET = re.compile(
 _SHORTEST = 6
 # Tables whose values often are secrets, whatever their names.
 _SECRET_TABLES = frozenset({"env", "headers"})
+# Tables of what users name as they like.
+_NAMED_TABLES = frozenset({"agents", "runners", "plugins", "mcp_servers"})
 _USER_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s]+@")
 _QUERY_OF_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^?#\s]*\?)[^#\s]+")
 _OPTION = re.compile(r"(--?[\w-]+)(=.*)?", re.S)
@@ -68,6 +70,16 @@ def _masked_list(key: Sequence[str | int], values: Sequence[Any]) -> list[Any]:
 
 
 def _is_secret(key: Sequence[str | int]) -> bool:
-    return any(
-        part in _SECRET_TABLES or (isinstance(part, str) and _SECRET.search(part)) for part in key
-    )
+    for index, part in enumerate(key):
+        is_users_name = 0 < index < len(key) - 1 and key[index - 1] in _NAMED_TABLES
+        if isinstance(part, int) or is_users_name:
+            continue
+        if part in _SECRET_TABLES:
+            match key[index:]:
+                case ("env", "inherit" | "unset", int()):
+                    pass  # the name of a variable
+                case _:
+                    return True
+        elif _SECRET.search(part):
+            return True
+    return False

@@ -8,8 +8,12 @@ from typing import Any
 
 import anyio
 from anyio.from_thread import start_blocking_portal
+from pydantic import ValidationError
 
+from ._config_errors import reason
+from ._config_sources import dotted
 from .config import Config
+from .errors import PluginValidationError
 from .host import Host
 from .subagents import SubagentResult, SubagentSpec
 
@@ -38,7 +42,12 @@ def run(
     :param spec: further fields of :class:`SubagentSpec`.
     :raises GoferError: the child could not be started. What fails later is in the result.
     """
-    order = SubagentSpec(task=task, agent=agent, runner=runner, **spec)
+    try:
+        order = SubagentSpec(task=task, agent=agent, runner=runner, **spec)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = f"SubagentSpec.{dotted(problem['loc'])}"
+        raise PluginValidationError(field, reason(problem, SubagentSpec)) from None
 
     async def main() -> SubagentResult:
         async with Host(plugins, config, cwd=cwd) as host:

@@ -31,6 +31,7 @@ from ._config_errors import config_error
 from ._config_sources import (
     Key,
     Source,
+    directory,
     dotted,
     read_environment,
     read_project,
@@ -216,12 +217,8 @@ def load_config(
         if overrides._sources is not None:
             return overrides
         overrides = overrides._given()
-    try:
-        directory = (cwd or Path.cwd()).resolve()
-    except FileNotFoundError as error:
-        raise ConfigError("the current directory does not exist any more") from error
     found = [
-        read_project(directory),
+        read_project(directory(cwd).resolve()),
         read_user(),
         read_environment(os.environ if environ is None else environ),
         Source(dict(overrides or {})),

@@ -8,13 +8,13 @@ import threading
 import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from pydantic import ValidationError
 
+from ._config_sources import directory
 from ._discovery import PLUGINS, RUNNERS, PluginInfo
 from ._dispatch import pass_chunk
 from ._family import Family
@@ -69,7 +69,7 @@ class Host:
         self._overrides = config
         self._discover = discover
         self._strict = strict
-        self.cwd = Path(cwd or Path.cwd()).absolute()
+        self.cwd = directory(cwd)
         self._stack: AsyncExitStack | None = None
         self._config: Config | None = None
 

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-class WorktreeConfig(Lazy):
+class WorktreeConfig(Lazy, extra="forbid"):
     """A Git worktree to be made for a child: where, and on which new branch.
 
     Without ``branch``, Git makes one named after the last part of ``path``.
@@ -30,7 +30,7 @@ class WorktreeConfig(Lazy):
     branch: Str | None = None
 
 
-class SubagentSpec(Lazy):
+class SubagentSpec(Lazy, extra="forbid"):
     """What a child is to do, on which runner, and within which limits.
 
     :param task: the prompt. Any text is accepted here; a blank one is refused where it is used.

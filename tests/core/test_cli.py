@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from gofer._cli_output import Plain, plain
 from gofer._config_sources import user_file
 from gofer.cli import app
+from gofer.testing import fake_agent
 
 RUNNER = '''
 import sys
@@ -32,6 +34,7 @@ class Fake(gofer.Runner):
     """Does what its task names."""
 
     name = "fake"
+    capabilities = gofer.Capabilities(tool_scope=True)
 
     async def run(self, spec, run):
         return await getattr(self, run.prompt.partition(" ")[0])(spec, run)
@@ -57,6 +60,10 @@ class Fake(gofer.Runner):
         print("NOISE")
         await run.emit(gofer.Text(text="printed"))
         return run.result()
+
+    async def stop(self, spec, run):
+        await run.emit(gofer.Text(text="so far"))
+        return run.result(stop_reason=run.prompt.partition(" ")[2])
 
     async def half(self, spec, run):
         await run.emit(gofer.Text(text="half of it"))
@@ -255,6 +262,81 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
     assert cwd == str(other)
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--agent", "", "x"], "--agent"),
+        (["--runner", " ", "x"], "--runner"),
+        (["--resume=", "x"], "--resume"),
+        ([" "], "TASK"),
+        (["--agent", "a", "--base-url", "http://host.test", "x"], "--base-url"),
+        (["--branch", "b", "x"], "--branch"),
+        (["--timeout", "0", "x"], "--timeout"),
+    ],
+)
+def test_an_option_that_cannot_be_so_is_named(here: Path, args: list[str], said: str) -> None:
+    done = gofer("run", *args, COLUMNS="200")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"Invalid value for {said}: " in done.stderr
+
+
+def test_a_closed_stdin_is_told_of(here: Path) -> None:
+    line = shlex.join(command("run", "-")) + " <&-"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stdin, which is closed" in done.stderr
+
+
+def test_a_directory_that_is_gone_is_told_of(site: Path, here: Path) -> None:
+    line = f"rmdir {shlex.quote(str(here))}; {shlex.join(command('run', '--runner', 'fake', 'x'))}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gofer: the current directory does not exist any more")
+
+
+def test_an_end_that_is_none_of_the_good_ones_is_told_of(site: Path, here: Path) -> None:
+    done = fake("stop max_tokens")
+    assert (done.returncode, done.stdout) == (1, "so far\n")
+    assert done.stderr == "gofer: the child ended with 'max_tokens'\n"
+
+
+def test_a_scope_that_would_not_be_kept_is_refused(here: Path) -> None:
+    (here / "gofer").mkdir()
+    (here / "gofer" / "gofer.toml").write_text("[agents.mine]\ncommand = ['true']")
+    done = gofer("run", "--agent", "mine", "--tool", "read", "x", XDG_CONFIG_HOME=str(here))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "agent 'mine' has tools of its own, which --tool cannot take away" in done.stderr
+
+
+def test_a_model_of_an_agent_is_its_setting(here: Path) -> None:
+    models = {
+        "currentModelId": "big",
+        "availableModels": [{"modelId": "big"}, {"modelId": "small"}],
+    }
+    script = {
+        "session/new": [{"result": {"sessionId": "s", "models": models}}],
+        "session/set_model": [{"result": {}}],
+        "turns": [[{"say": "hello"}]],
+    }
+    command = json.dumps(fake_agent.command(script))
+    (here / "gofer").mkdir()
+    (here / "gofer" / "gofer.toml").write_text(f"[agents.mine]\ncommand = {command}")
+    line = ["run", "--agent", "mine", "--model"]
+    done = gofer(*line, "small", "x", XDG_CONFIG_HOME=str(here))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+    done = gofer(*line, "huge", "x", XDG_CONFIG_HOME=str(here))
+    assert done.returncode == 1
+    assert "huge" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locales")
+def test_arguments_in_a_locale_that_is_not_utf_8(site: Path, here: Path) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = fake("spec", "--agent", "zö", "--resume", "é", "--tool", "ü", **plain)
+    spec, _, _ = json.loads(done.stdout)
+    assert (spec["agent"], spec["resume"], spec["tool_scope"]) == ("zö", "é", ["ü"])
+
+
 def test_a_worktree(site: Path, here: Path) -> None:
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.test"]
     subprocess.run([*git, "init", "-q"], check=True)
@@ -431,6 +513,47 @@ def test_an_ignored_signal_stays_ignored(site: Path, here: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (143, "closed\n")
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+where = sys.argv.pop(1)
+
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == where:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+from gofer.__main__ import main
+
+sys.meta_path.insert(0, Interrupting())
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("gofer._cli_plain", ["run", "--runner", "fake", "say x"]),
+        ("pydantic_core", ["run", "--runner", "fake", "say x"]),
+        ("gofer.host", ["run", "--runner", "fake", "say x"]),
+        ("anyio._backends._asyncio", ["run", "--runner", "fake", "say x"]),
+        ("typer", ["-v", "run", "--runner", "fake", "say x"]),
+        ("gofer.host", ["-v", "run", "--runner", "fake", "say x"]),
+    ],
+)
+def test_an_interrupt_while_it_loads_is_no_traceback(
+    site: Path, here: Path, where: str, line: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, where, *line],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_nobody_reads_any_more(site: Path, here: Path) -> None:

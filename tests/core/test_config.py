@@ -305,6 +305,22 @@ def test_a_table_in_a_file_that_is_one(tmp_path: Path) -> None:
         ),
         ("args", ["--api-key", "--verbose", "x"], ["--api-key", "--verbose", "x"]),
         ("env", {"HOME": "hunter2"}, {"HOME": MASK}),
+        (
+            "env",
+            {"inherit": ["PATH"], "unset": ["A"], "set": {"A": "hunter2"}},
+            {"inherit": ["PATH"], "unset": ["A"], "set": {"A": MASK}},
+        ),
+        (
+            "env",
+            {"inherit": "hunter2", "unset": {"A": "hunter2"}, "x": ["hunter2"]},
+            {"inherit": MASK, "unset": {"A": MASK}, "x": [MASK]},
+        ),
+        ("headers", {"inherit": ["hunter2"]}, {"inherit": [MASK]}),
+        (
+            "agents",
+            {"auth": {"command": ["a"], "token": "hunter2"}, "key": "hunter2"},
+            {"auth": {"command": ["a"], "token": MASK}, "key": MASK},
+        ),
     ],
 )
 def test_what_is_shown_of_a_value(key: str, value: Any, shown: Any) -> None:

@@ -23,9 +23,11 @@ import sniffio
 import trio
 from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
+from pydantic import ValidationError
 
 import gofer
 from gofer import (
+    Capabilities,
     Child,
     Finish,
     GoferError,
@@ -1306,6 +1308,37 @@ def test_run_in_a_script() -> None:
 def test_run_raises_what_keeps_the_child_from_starting() -> None:
     with pytest.raises(PluginNotSupportedError, match="no runner 'nope'"):
         gofer.run("say", runner="nope")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("agnet", "x", r"SubagentSpec\.agnet: there is no such key; did you mean agent\?"),
+        ("timeout", 0, r"SubagentSpec\.timeout: should be greater than 0, not 0"),
+        ("worktree", {"pth": "x"}, r"SubagentSpec\.worktree\.path"),
+    ],
+)
+def test_a_field_that_a_child_cannot_have_is_named(field: str, value: object, said: str) -> None:
+    with pytest.raises(PluginValidationError, match=said):
+        gofer.run("say", **{field: value})
+    with pytest.raises(ValidationError):
+        SubagentSpec.model_validate({"task": "say", field: value})
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_who_cannot_keep_to_a_scope_is_warned_of(
+    keeps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Scoped(Actor):
+        capabilities = Capabilities(tool_scope=keeps)
+
+    async with Host([Scoped(say=say)], {"default_runner": "actor"}, discover=False) as host:
+        assert (await host.run(task("say"))).exit_ok
+        assert caplog.records == []
+        assert (await host.run(SubagentSpec(task="say", tool_scope=["read", "edit"]))).exit_ok
+    told = [record.getMessage() for record in caplog.records]
+    assert bool(told) is not keeps
+    assert all("runner 'actor'" in one and "read, edit" in one for one in told)
 
 
 async def test_run_where_a_loop_runs_already() -> None:

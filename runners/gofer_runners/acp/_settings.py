@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gofer import Config, ConfigError, PluginNotSupportedError, agents
+from gofer import AgentConfig, Config, ConfigError, PluginNotSupportedError, agents
 
 from ._permissions import Policy
 
@@ -107,12 +107,17 @@ def _settings(name: str, config: Config) -> AcpAgent:
     own = config.agents.get(name)
     given: dict[str, Any] = {**found.agent.settings, **((own.model_extra or {}) if own else {})}
     if found.command is None:
+        is_path = os.sep in found.missing[0]
         raise PluginNotSupportedError(
-            f"agent {name!r} is not installed: {', '.join(found.missing)} "
-            f"is not on PATH. To install it: {found.agent.install}"
+            f"agent {name!r} is not installed: {', '.join(found.missing)} is "
+            f"{'no program that can be run' if is_path else 'not on PATH'}. "
+            f"To install it: {found.agent.install}"
         )
     if not found.command:
-        raise ConfigError(f"[tool.gofer.agents.{name}]: command is missing: how is it started?")
+        raise ConfigError(
+            f"[tool.gofer.agents.{name}]: command is missing: how is it started? The agents that "
+            f"need none are: {', '.join(agents.AGENTS)}"
+        )
     given["command"] = list(found.command)
     given.pop("args", None)  # they are in it
     try:
@@ -122,7 +127,8 @@ def _settings(name: str, config: Config) -> AcpAgent:
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
             for problem in error.errors(include_url=False)
         )
-        allowed = ", ".join(sorted(AcpAgent.model_fields))
+        # Those of any agent, whichever runner drives it, were taken before.
+        allowed = ", ".join(sorted({*AcpAgent.model_fields, *AgentConfig.model_fields}))
         raise ConfigError(
             f"[tool.gofer.agents.{name}]: {problems}. Its keys are: {allowed}"
         ) from None
