@@ -60,6 +60,12 @@ class Launched:
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
 
+    def kill(self) -> None:
+        """Kill the program, where it has not ended, and take its status."""
+        self.hang_up()
+        self.program.kill()
+        self.program.wait()
+
 
 @contextmanager
 def early(wanted: bool) -> Iterator[Launched | None]:
@@ -75,6 +81,4 @@ def early(wanted: bool) -> Iterator[Launched | None]:
         yield launched
     finally:
         if launched is not None and launched.program.returncode is None:
-            launched.hang_up()
-            launched.program.kill()
-            launched.program.wait()
+            launched.kill()

@@ -18,11 +18,13 @@ __all__ = [
     "drain",
     "parent_of",
     "poll_of",
+    "rouse",
     "send_signal",
     "started_at",
     "wakeup_on_child",
 ]
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -86,16 +88,32 @@ def send_signal(pid: int, started: int, number: int) -> None:
         os.close(fd)
 
 
+def rouse(session: int) -> list[int]:
+    """Have the stopped processes of a session go on; return them. Session 0 is none."""
+    stopped = []
+    for name in os.listdir("/proc") if session else ():
+        fields = _stat(int(name)) if name.isdigit() else []
+        if fields and fields[0] == b"T" and int(fields[3]) == session:
+            send_signal(int(name), int(fields[19]), signal.SIGCONT)
+            stopped.append(int(name))
+    return stopped
+
+
 def become_subreaper() -> None:
-    """Have what loses its parent, below this process, become its child."""
+    """Have what loses its parent, below this process, become its child.
+
+    And should this process be stopped when its own parent ends, it goes on.
+    """
     import ctypes  # of all who import this, only the supervisor's processes need it
 
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 def wakeup_on_child() -> int:
-    """Return a descriptor that can be read when a child has ended."""
+    """Return a descriptor that can be read when a child has ended, or was stopped."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

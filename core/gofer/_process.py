@@ -9,17 +9,18 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
 
-from ._proc import descendants, send_signal, started_at
+from ._proc import descendants, rouse, send_signal, started_at
 
 if sys.platform != "win32":
     import fcntl
     import termios
 
-__all__ = ["LAST_SECONDS", "STDERR_TAIL", "Process", "receive"]
+__all__ = ["LAST_SECONDS", "STDERR_TAIL", "Process", "patiently", "receive"]
 
 log = logging.getLogger("gofer")
 
@@ -28,6 +29,11 @@ STDERR_TAIL = 64 * 1024
 
 LAST_SECONDS = 20.0
 """How long the supervisor may take to end what it has."""
+
+# When there is nothing yet of what takes milliseconds, somebody may have been stopped. Who is
+# stopped each time that he has been made to go on will never come.
+_LOOK_SECONDS = 1.0
+_MOST_STOPS = 3
 
 _CHUNK = 64 * 1024
 
@@ -43,6 +49,8 @@ class Process:
         self.name = name
         self.pid = 0
         self._started = 0
+        self._reaper = 0
+        self._session = 0  # its supervisor's and its reaper's, which nobody else can join
         self.returncode: int | None = None
         self.left: list[int] | None = None
         self._stdin = stdin
@@ -150,8 +158,10 @@ class Process:
                 self.terminate()
                 await self._exits_within(grace)
         self._tell(b"E")
-        with anyio.move_on_after(LAST_SECONDS):
-            await self._gone.wait()
+        if not await patiently(self._gone.wait, self._session, self.name):
+            self._sweep("its reaper does not answer")
+            with anyio.move_on_after(_LOOK_SECONDS):
+                await self._gone.wait()
         if self.left:
             log.error("%s: processes %s could not be ended", self.name, self.left)
 
@@ -175,13 +185,16 @@ class Process:
         with suppress(OSError):  # the reaper has ended, and with it all of the tree
             self._lifeline.send(command)
 
-    def _sweep(self) -> None:
-        """Kill what can be found of it: its reaper and the supervisor were killed themselves."""
-        log.error("%s: the supervisor was killed; what can be found is ended", self.name)
+    def _sweep(self, why: str) -> None:
+        """Kill what can be found of it, and its reaper, where those do not whose task it is."""
+        log.error("%s: %s; what can be found of its processes is killed", self.name, why)
         self.left = []
-        if started_at(self.pid) != self._started:  # it has ended
-            return
-        found = [(self.pid, self._started), *descendants(self.pid)]
+        found: list[tuple[int, int]] = []
+        if self.pid and started_at(self.pid) == self._started:
+            found += [(self.pid, self._started), *descendants(self.pid)]
+        with suppress(ProcessLookupError):  # its id may be another process's by now
+            if os.getsid(self._reaper) == self._session != 0:
+                found += [*descendants(self._reaper), (self._reaper, started_at(self._reaper))]
         for pid, started in found:
             send_signal(pid, started, signal.SIGKILL)
 
@@ -204,7 +217,7 @@ class Process:
                 for line in lines:
                     self._heard(json.loads(line))
             if self.left is None:
-                self._sweep()
+                self._sweep("the supervisor and its reaper were killed")
         finally:
             if self.returncode is None:
                 self.returncode = -signal.SIGKILL
@@ -219,6 +232,9 @@ class Process:
             left = message["left"]
             self.left = list(left) if isinstance(left, list) else []
             self._gone.set()
+            if "reaper" in message:
+                what = "was killed or failed, and the supervisor killed what it had started"
+                log.error("%s: its reaper (status %s) %s", self.name, message["reaper"], what)
 
     async def _drain_stderr(self) -> None:
         try:
@@ -246,6 +262,33 @@ async def _read(fd: int) -> bytes:
         await anyio.wait_readable(fd)
         with suppress(BlockingIOError):
             return os.read(fd, _CHUNK)
+
+
+async def patiently(
+    waiting: Callable[[], Awaitable[object]],
+    session: int,
+    name: str,
+    seconds: float = LAST_SECONDS,
+) -> bool:
+    """Await what a supervisor or its reapers do; return whether it came.
+
+    Where an agent, or somebody else, has stopped them, they go on, and the log says so.
+
+    :param waiting: may be cancelled, and called again.
+    :param session: theirs; 0 where none of them can have been told yet.
+    :param name: who waits.
+    """
+    stops = 0
+    with anyio.move_on_after(seconds):
+        while stops < _MOST_STOPS:
+            with anyio.move_on_after(_LOOK_SECONDS):
+                await waiting()
+                return True
+            if stopped := rouse(session):
+                stops += 1
+                what = "had been stopped, by what they supervise or by hand; they go on"
+                log.warning("%s: the supervising processes %s %s", name, stopped, what)
+    return False
 
 
 async def receive(channel: socket.socket) -> bytes:

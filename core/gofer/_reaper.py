@@ -68,7 +68,7 @@ class Reaper:
             for fd in stdio:
                 os.close(fd)
         self._process = process.pid
-        say(self._lifeline, {"pid": process.pid})
+        say(self._lifeline, {"pid": process.pid, "parent": os.getpid()})
         self._end(self._serve())
 
     def _serve(self) -> float:

@@ -9,13 +9,17 @@ order as JSON (argv, cwd, environment; bytes are spelt as Latin-1). For each the
 however often it forks: what loses its parent becomes the reaper's child. So a tree is known
 exactly, and when the reaper has no child left, nothing of it lives.
 
-Over its lifeline a reaper says, one JSON object a line, ``{"pid": N}`` or ``{"errno": N}`` at the
-start, ``{"exit": STATUS}`` when the process itself has ended, and ``{"left": [PIDS]}`` when all of
-its tree has. It is told ``T`` (TERM to the process's group), ``K`` (KILL to the group) and ``E``
-(end the whole tree: TERM, a grace, KILL). The end of the lifeline, or of gofer, means KILL to the
-whole tree; so even SIGKILL of gofer leaves nothing. The tree of a reaper that is killed itself
-falls to the supervisor, which kills it and says ``{"left": [], "reaper": STATUS}`` in the reaper's
-stead, perhaps before the reaper could say anything.
+Over its lifeline a reaper says, one JSON object a line, ``{"pid": N, "parent": ITS_OWN}`` or
+``{"errno": N}`` at the start, ``{"exit": STATUS}`` when the process itself has ended, and
+``{"left": [PIDS]}`` when all of its tree has. It is told ``T`` (TERM to the process's group), ``K``
+(KILL to the group) and ``E`` (end the whole tree: TERM, a grace, KILL). The end of the lifeline, or
+of gofer, means KILL to the whole tree; so even SIGKILL of gofer leaves nothing. The tree of a
+reaper that is killed itself falls to the supervisor, which kills it and says
+``{"left": [], "reaper": STATUS}`` in the reaper's stead, perhaps before the reaper could say
+anything.
+
+A reaper that is stopped is told by the supervisor to go on; one that is stopped again and again is
+killed. The supervisor itself is looked after by gofer, and goes on when gofer ends (see ``_proc``).
 """
 
 from __future__ import annotations
@@ -25,12 +29,16 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 
 from ._proc import become_subreaper, children, drain, poll_of, wakeup_on_child
 from ._reaper import Reaper, say
 
 __all__ = ["main"]
+
+# Who suspends whole jobs, and honestly, does not come again so soon.
+_AGAIN = 0.1
 
 
 class _Supervisor:
@@ -40,6 +48,7 @@ class _Supervisor:
         self._wakeup = wakeup_on_child()
         self._reapers: dict[int, socket.socket] = {}
         self._bereft: dict[socket.socket, int] = {}
+        self._stopped: dict[int, float] = {}
 
     def run(self) -> None:
         """Serve until gofer closes the control socket or ends; then see that nothing is left."""
@@ -108,15 +117,23 @@ class _Supervisor:
             os._exit(code)
 
     def _collect(self) -> bool:
-        """Reap dead reapers, kill what one that was killed left here; is a child left?"""
+        """Reap dead reapers, kill what one that was killed left here; is a child left?
+
+        Those that were stopped go on.
+        """
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 self._console()
                 return False
             if not pid:
                 break
+            if os.WIFSTOPPED(status):
+                if pid in self._reapers:
+                    self._rouse(pid)
+                continue
+            self._stopped.pop(pid, None)
             lifeline = self._reapers.pop(pid, None)
             if lifeline is not None and status:
                 self._bereft[lifeline] = os.waitstatus_to_exitcode(status)
@@ -129,6 +146,12 @@ class _Supervisor:
         if not orphans:
             self._console()
         return True
+
+    def _rouse(self, reaper: int) -> None:
+        now = time.monotonic()
+        again = now - self._stopped.get(reaper, -_AGAIN) < _AGAIN
+        self._stopped[reaper] = now
+        os.kill(reaper, signal.SIGKILL if again else signal.SIGCONT)
 
     def _console(self) -> None:
         for lifeline, status in self._bereft.items():

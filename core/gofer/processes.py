@@ -7,23 +7,32 @@ process below it. Elsewhere there are none yet.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 from ._launch import Launched
-from ._proc import started_at
-from ._process import LAST_SECONDS, STDERR_TAIL, Process, receive
+from ._proc import descendants, send_signal, started_at
+from ._process import STDERR_TAIL, Process, patiently, receive
 from .errors import GoferError, PluginNotSupportedError, RunnerError
 
 __all__ = ["STDERR_TAIL", "Process", "Supervisor"]
 
+log = logging.getLogger("gofer")
+
 _START_SECONDS = 30.0
+
+
+class _NotTakenError(Exception):
+    """The supervisor has ended before it saw the order, or could not take it."""
 
 
 class Supervisor:
@@ -64,12 +73,13 @@ class Supervisor:
         assert self._launched is not None
         self._open = False
         self._launched.hang_up()
-        program = self._launched.program
-        with anyio.move_on_after(LAST_SECONDS):
-            await _exit_of(program.pid)
-        if program.poll() is None:
-            program.kill()
-            program.wait()
+        pid = self.pid
+        if not await patiently(partial(_exit_of, pid), pid, "closing"):
+            found = dict(descendants(pid))
+            log.error("the supervisor does not end: it is killed, with processes %s", [*found])
+            for below, started in found.items():
+                send_signal(below, started, signal.SIGKILL)
+        self._launched.kill()
 
     @asynccontextmanager
     async def process(
@@ -117,39 +127,50 @@ class Supervisor:
         if not self._open:
             raise GoferError("the supervisor is not open")
         what = f"{' '.join(argv)!r} cannot be started in {str(cwd)!r}"
-        try:
-            order = _order(argv, cwd, environment)
-            process, theirs = _open_pipes(name, order, merge)
-        except (OSError, ValueError) as error:
-            raise RunnerError(f"{what}: {error}") from None
-        try:
+        for _ in range(2):
             try:
-                await self._order(theirs)
-            finally:
-                for fd in set(theirs):
-                    os.close(fd)
-            with anyio.fail_after(_START_SECONDS):
-                await _await_start(process, what)
-        except TimeoutError:
-            process._close()
-            raise RunnerError(f"{what}: the supervisor does not answer") from None
-        except BaseException:
-            await _call_off(process)
-            raise
-        return process
+                order = _order(argv, cwd, environment)
+                process, theirs = _open_pipes(name, order, merge)
+            except (OSError, ValueError) as error:
+                raise RunnerError(f"{what}: {error}") from None
+            try:
+                try:
+                    process._session = await self._order(theirs)
+                finally:
+                    for fd in set(theirs):
+                        os.close(fd)
+                starting = partial(_await_start, process, what)
+                if await patiently(starting, process._session, name, _START_SECONDS):
+                    return process
+            except _NotTakenError:
+                # Killed when the order was on its way: another may be told.
+                process._close()
+            except BaseException:
+                await _call_off(process)
+                raise
+            else:
+                process._close()
+                raise RunnerError(f"{what}: the supervisor does not answer")
+        raise RunnerError(f"{what}: the supervisor has ended, or has no descriptors left")
 
-    async def _order(self, fds: list[int]) -> None:
-        """Send an order, to another supervisor where the one there was has been killed."""
+    async def _order(self, fds: list[int]) -> int:
+        """Send an order, to another supervisor where the one there was has been killed.
+
+        Return the process it was sent to.
+        """
         for _ in range(2):
             launched = self._launched
             if launched is None or not self._open:
                 raise GoferError("the supervisor is not open")
             try:
-                return await _send_fds(launched.control, fds)
+                await _send_fds(launched.control, fds)
             except (BrokenPipeError, ConnectionResetError):
+                # There is no await in between: all who see its end find the same one in its place.
                 if launched is self._launched:
-                    await self._stop()
-                    self._launched, self._open = Launched(), True
+                    self._launched = Launched()
+                    launched.kill()
+            else:
+                return launched.program.pid
         raise RunnerError("the supervisor of agent processes ends as soon as it is started")
 
 
@@ -197,7 +218,7 @@ async def _await_start(process: Process, what: str) -> None:
     while b"\n" not in process._said:
         data = await receive(process._lifeline)
         if not data:
-            raise RunnerError(f"{what}: the supervisor has ended, or has no descriptors left")
+            raise _NotTakenError
         process._said += data
     line, _, process._said = process._said.partition(b"\n")
     said = json.loads(line)
@@ -209,7 +230,7 @@ async def _await_start(process: Process, what: str) -> None:
         reason = os.strerror(said["errno"]) if "errno" in said else "its reaper failed, see stderr"
         where = f" ({said['filename']!r})" if said.get("filename") else ""
         raise RunnerError(f"{what}: {reason}{where}")
-    process.pid = said["pid"]
+    process.pid, process._reaper = said["pid"], said["parent"]
     process._started = started_at(process.pid)
     *lines, process._said = process._said.split(b"\n")
     for line in lines:
@@ -218,10 +239,15 @@ async def _await_start(process: Process, what: str) -> None:
 
 async def _call_off(process: Process) -> None:
     """See that nothing lives of what may have been started."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_SECONDS):
-        process._lifeline.shutdown(socket.SHUT_WR)
+
+    async def end() -> None:
         while await receive(process._lifeline):
             pass
+
+    process._lifeline.shutdown(socket.SHUT_WR)
+    with anyio.CancelScope(shield=True):
+        if not await patiently(end, process._session, process.name):
+            log.error("%s was called off, and its reaper does not answer", process.name)
     process._close()
 
 

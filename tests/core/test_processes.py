@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gofer import GoferError, PluginNotSupportedError, RunnerError
-from gofer._launch import early
+from gofer import GoferError, PluginNotSupportedError, RunnerError, _process, processes
+from gofer._launch import Launched, early
 from gofer._proc import descendants, parent_of
 from gofer.processes import STDERR_TAIL, Process, Supervisor
 
@@ -584,6 +584,68 @@ async def test_a_killed_supervisor_ends_nothing_and_is_replaced(supervisor: Supe
     assert not lives(tool)
 
 
+@pytest.mark.parametrize("moment", ["before the order", "when orders are on their way"])
+async def test_all_who_find_the_supervisor_killed_share_one_new_one(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    launched: list[Launched] = []
+    codes: list[int] = []
+
+    def launch() -> Launched:
+        launched.append(Launched())
+        return launched[-1]
+
+    async def one(number: int) -> None:
+        async with shell(supervisor, f"exit {number}") as process:
+            codes.append(await process.wait())
+
+    async def kill() -> None:
+        os.kill(supervisor.pid, signal.SIGKILL)
+        assert await anyio.to_thread.run_sync(await_end, [supervisor.pid]) == []
+
+    monkeypatch.setattr(processes, "Launched", launch)
+    with anyio.fail_after(SECONDS):
+        if moment == "before the order":
+            await kill()
+        else:
+            os.kill(supervisor.pid, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(one, number)
+            if moment != "before the order":
+                await anyio.wait_all_tasks_blocked()
+                os.kill(supervisor.pid, signal.SIGKILL)
+    assert sorted(codes) == list(range(8))
+    assert [supervisor.pid] == [new.program.pid for new in launched]
+
+
+async def test_closed_while_a_killed_supervisor_is_replaced_it_stays_closed() -> None:
+    ends: list[object] = []
+
+    async def one(supervisor: Supervisor) -> None:
+        try:
+            async with start(supervisor, "true") as process:
+                ends.append(await process.wait())
+        except GoferError as error:
+            ends.append(str(error))
+
+    for steps in range(8):
+        ends.clear()
+        with anyio.fail_after(SECONDS):
+            async with anyio.create_task_group() as tasks:
+                async with Supervisor() as supervisor:
+                    os.kill(supervisor.pid, signal.SIGKILL)
+                    for _ in range(3):
+                        tasks.start_soon(one, supervisor)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+        assert len(ends) == 3
+        assert all(end == 0 or "supervisor" in str(end) for end in ends), ends
+        assert not lives(supervisor.pid)
+        with pytest.raises(GoferError, match="not open"):
+            await start(supervisor, "true").__aenter__()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_polite_signal_does_not_end_the_supervisor(
     supervisor: Supervisor, number: int
@@ -657,6 +719,143 @@ async def test_where_supervisor_and_reaper_are_killed_the_tree_is_searched_for(
         with anyio.fail_after(SECONDS):
             await process.wait()
     assert await anyio.to_thread.run_sync(await_end, [tool, process.pid]) == []
+
+
+# What stops the supervisors: each of these does at its time, and knows nothing better
+
+STOPPERS = """
+    import os, signal, sys, time
+    whom, moment = sys.argv[1:]
+    reaper = os.getppid()
+    with open(f"/proc/{reaper}/stat") as file:
+        supervisor = int(file.read().rpartition(")")[2].split()[1])
+    def stop():
+        if whom != "the reaper":
+            os.kill(supervisor, signal.SIGSTOP)
+        if whom != "the supervisor":
+            number = signal.SIGKILL if whom.endswith("killed") else signal.SIGSTOP
+            try:
+                os.kill(reaper, number)
+            except ProcessLookupError:
+                pass
+    def told(*_):
+        if moment == "at TERM":
+            stop()
+    signal.signal(signal.SIGTERM, told)
+    tool = os.fork()
+    if not tool:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.setsid()
+        if moment == "again and again":
+            while os.getppid() > 1:
+                stop()
+        while True:
+            signal.pause()
+    if moment == "at once":
+        stop()
+    os.write(1, b"%d\\n" % tool)
+    while os.read(0, 100):
+        pass
+    if moment == "at the end of stdin":
+        stop()
+    while True:
+        signal.pause()
+"""
+
+WHOM = ["the reaper", "the supervisor", "both", "both, and the reaper is killed"]
+
+
+@pytest.mark.parametrize("moment", ["at once", "at the end of stdin", "at TERM", "again and again"])
+@pytest.mark.parametrize("whom", WHOM)
+async def test_who_stops_his_supervisors_does_not_outlive_his_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, whom: str, moment: str
+) -> None:
+    monkeypatch.setattr(_process, "_LOOK_SECONDS", 0.2)
+    async with Supervisor() as supervisor:
+        async with python(supervisor, STOPPERS, whom, moment) as process:
+            (tool,) = map(int, await lines(process, 1))
+            top = supervisor.pid
+            tree = {pid for pid, _ in descendants(top)}
+            assert {process.pid, tool} <= tree
+            began = time.monotonic()
+    assert time.monotonic() - began < _process.LAST_SECONDS / 2
+    assert await anyio.to_thread.run_sync(await_end, tree | {top}) == []
+    assert not process.left
+    if whom != "the reaper":
+        assert f"the supervising processes [{top}" in caplog.text
+    elif moment == "again and again":
+        assert "its reaper (status -9) was killed" in caplog.text
+    else:
+        assert caplog.text == ""
+
+
+async def test_a_stopped_supervisor_starts_and_calls_off_all_the_same(
+    supervisor: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    with anyio.fail_after(SECONDS):
+        async with shell(supervisor, "exit 3") as process:
+            assert await process.wait() == 3
+    told = f"/bin/sh: the supervising processes [{supervisor.pid}] had been stopped"
+    assert told in caplog.text
+    await start_and_forget(supervisor)
+    fds = len(os.listdir("/proc/self/fd"))
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start_and_forget, supervisor)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert time.monotonic() - began < _process.LAST_SECONDS / 2
+    assert tree_of(supervisor) == set()
+    assert len(os.listdir("/proc/self/fd")) == fds
+
+
+@pytest.mark.parametrize("whom", ["its reaper", "its reaper and the supervisor"])
+async def test_who_cannot_be_made_to_go_on_is_killed_with_the_tree(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, whom: str
+) -> None:
+    async def impatiently(*given: Any) -> bool:
+        return await patiently(*given[:3], 0.5)
+
+    patiently = _process.patiently
+    async with Supervisor() as supervisor:
+        async with shell(supervisor, "setsid sleep 1024 & echo $!; sleep 1025") as process:
+            (tool,) = map(int, await lines(process, 1))
+            # Killed, the supervisor cannot make the reaper go on; stopped, it cannot end.
+            end = signal.SIGKILL if whom == "its reaper" else signal.SIGSTOP
+            os.kill(supervisor.pid, end)
+            if end == signal.SIGKILL:
+                await anyio.to_thread.run_sync(await_end, [supervisor.pid])
+            reaper = parent_of(process.pid)
+            os.kill(reaper, signal.SIGSTOP)
+            monkeypatch.setattr(_process, "patiently", impatiently)
+            monkeypatch.setattr(processes, "patiently", impatiently)
+    assert "its reaper does not answer; what can be found of its processes is killed" in caplog.text
+    assert ("the supervisor does not end" in caplog.text) == (end == signal.SIGSTOP)
+    left = await anyio.to_thread.run_sync(await_end, [tool, process.pid, reaper, supervisor.pid])
+    assert left == []
+
+
+@pytest.mark.parametrize("whom", WHOM)
+def test_when_gofer_is_killed_who_stopped_his_supervisors_is_not_left(
+    anyio_backend: str, tmp_path: Path, whom: str
+) -> None:
+    program = tmp_path / "stoppers.py"
+    program.write_text(textwrap.dedent(STOPPERS))
+    script = f"exec '{sys.executable}' -I -S '{program}' '{whom}' 'at once'"
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(GOFER), anyio_backend, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as gofer:
+        assert gofer.stdout is not None
+        pids = [int(word) for _ in range(2) for word in gofer.stdout.readline().split()]
+        assert len(pids) == 3
+        tree = {pid for pid, _ in descendants(pids[0])} | set(pids)
+        gofer.kill()
+        gofer.wait(SECONDS)
+        assert await_end(tree) == []
 
 
 GOFER = """
