@@ -230,7 +230,7 @@ class Agent:
             await self._current.take_permission(params)
         if self._open >= _OPEN_REQUESTS:
             message = f"{_OPEN_REQUESTS} requests are open: wait for answers first"
-            await self.connection.refuse(number, INTERNAL_ERROR, message)
+            await self.connection.refuse_soon(self._tasks, number, INTERNAL_ERROR, message)
             return
         self._open += 1
         self._tasks.start_soon(self._answer, self._asked, number, method, params)

@@ -10,6 +10,7 @@ from gofer import RunnerError
 from ._connection import Connection
 from ._errors import AgentError
 from ._schema import AuthMethod, Initialized
+from ._text import cut
 
 __all__ = ["Login", "wanted"]
 
@@ -62,7 +63,7 @@ class Login:
         for method in self._offered:
             needs = f" (set {', '.join(method.variables)})" if method.variables else ""
             ways.append(f"{method.id}{needs}: {method.description or method.name or 'a login'}")
-        offered = "; ".join(ways) or "the agent names no way to log in"
+        offered = cut("; ".join(ways)) or "the agent names no way to log in"
         said = f": {cause}" if cause is not None else ""
         return RunnerError(
             f"agent {self._agent!r} wants a login{said}. Log in with the agent's own command, set "

@@ -6,11 +6,13 @@ import itertools
 import json
 import logging
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 from pydantic_core import from_json, to_json
 
@@ -20,6 +22,7 @@ from gofer.processes import Process
 from ._errors import AgentError, Lost
 from ._joined import joined
 from ._lines import Lines
+from ._text import as_json, cut
 
 __all__ = ["Connection"]
 
@@ -28,6 +31,17 @@ log = logging.getLogger("gofer.acp")
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
 
+_REFUSALS = 4 * 1024 * 1024
+"""How many bytes of refusals may wait for the agent to read them."""
+_DEAF_SECONDS = 10.0
+"""How long an agent may read nothing when that many wait, and ask on."""
+
+_VERSION = rb'(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
+_ID = rb'"id"\s*:\s*"?\s*(\d{1,18})\s*"?\s*'
+_ANSWER = re.compile(
+    rb"\s*\{\s*" + _VERSION + rb"(?:" + _ID + rb",\s*" + _VERSION + rb')?"(?:result|error)"\s*:'
+)
+_ID_AT_END = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
 _LONE_SURROGATE = re.compile(r"\\ud[89a-f]")
 
 
@@ -39,6 +53,10 @@ class _Pending:
         self.done = anyio.Event()
         self.answer: Any = None
         self.error: RunnerError | None = None
+
+    def fail(self, error: RunnerError) -> None:
+        self.error = error
+        self.done.set()
 
 
 class Connection:
@@ -65,6 +83,9 @@ class Connection:
         self._writing = anyio.Lock(fast_acquire=True)
         self._lost: Lost | None = None
         self._deaf: Lost | None = None
+        self._refusals: deque[bytes] = deque()
+        self._refusals_size = 0
+        self._progress = anyio.Event()
         self._lines = Lines()
         self._reading = anyio.CancelScope()
         self._waits = False
@@ -79,12 +100,17 @@ class Connection:
         """Why nothing can be asked any more; None while it can."""
         return self._lost or self._deaf
 
+    @property
+    def behind(self) -> bool:
+        """Whether the agent has not read yet all that it was told."""
+        return bool(self._refusals) or self._writing.locked()
+
     # Asking
 
     async def request(
         self, method: str, params: dict[str, Any], on_sent: Callable[[], None] | None = None
-    ) -> dict[str, Any]:
-        """Ask the agent, and return its result; an empty one where it is no object.
+    ) -> Any:
+        """Ask the agent, and return its result, whatever it is.
 
         :param on_sent: is called when the request has been written as a whole.
         :raises AgentError: it answered with an error.
@@ -101,7 +127,7 @@ class Connection:
             del self._pending[number]
         if pending.error is not None:
             raise pending.error
-        return pending.answer if isinstance(pending.answer, dict) else {}
+        return pending.answer
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Tell the agent.
@@ -116,8 +142,42 @@ class Connection:
 
     async def refuse(self, number: Any, code: int, message: str) -> None:
         """Answer a request of the agent's with an error."""
-        error = {"code": code, "message": message}
-        await self._reply({"jsonrpc": "2.0", "id": number, "error": error})
+        await self._reply(_refusal(number, code, message))
+
+    async def refuse_soon(self, tasks: TaskGroup, number: Any, code: int, message: str) -> None:
+        """Have a request refused by a task of *tasks*, so that reading goes on meanwhile.
+
+        Where too many wait so, this waits until the agent has read some.
+
+        :raises RunnerError: it reads nothing.
+        """
+        while self._refusals_size >= _REFUSALS:
+            with anyio.move_on_after(_DEAF_SECONDS) as waiting:
+                await self._progress.wait()
+            if waiting.cancelled_caught:
+                raise RunnerError(
+                    f"it asks without reading its answers: {len(self._refusals)} refusals "
+                    f"({self._refusals_size} bytes, the limit is {_REFUSALS}) wait, and it has "
+                    f"read nothing for {_DEAF_SECONDS:g} s"
+                )
+        line = _encode(_refusal(number, code, message))
+        self._refusals.append(line)
+        self._refusals_size += len(line)
+        if len(self._refusals) == 1:
+            tasks.start_soon(self._send_refusals)
+
+    async def _send_refusals(self) -> None:
+        while self._refusals:
+            line = self._refusals[0]
+            with suppress(Lost):
+                await self._write(line)
+            self._refusals.popleft()
+            self._refusals_size -= len(line)
+            self._has_read()
+
+    def _has_read(self) -> None:
+        self._progress.set()
+        self._progress = anyio.Event()
 
     async def _reply(self, message: dict[str, Any]) -> None:
         try:
@@ -126,7 +186,9 @@ class Connection:
             log.debug("%s: an answer was not wanted any more: %s", self._process.name, error)
 
     async def _send(self, message: dict[str, Any]) -> None:
-        line = _encode(message)
+        await self._write(_encode(message))
+
+    async def _write(self, line: bytes) -> None:
         async with self._writing:
             if self.lost is not None:
                 raise self.lost
@@ -134,6 +196,8 @@ class Connection:
             try:
                 await self._process.send(line)
                 whole = True
+                if self._refusals:
+                    self._has_read()
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 # What it has still to say is heard all the same.
                 self._deaf = await self._gone("it does not read its stdin any more")
@@ -163,6 +227,10 @@ class Connection:
                 await self._handle(b"\n")  # its last line may have no end
             except RunnerError as reason:
                 error = Lost(f"{self._process.name}: {reason}")
+            except Exception as fault:
+                log.warning("%s: reading failed", self._process.name, exc_info=fault)
+                why = cut(f"{type(fault).__name__}: {fault}")
+                error = Lost(f"{self._process.name}: what it sent could not be handled: {why}")
             tasks.cancel_scope.cancel()
         return error or await self._gone("it closed its stdout")
 
@@ -221,6 +289,13 @@ class Connection:
             await process.drained(_EXIT_SECONDS)
             why = process.exit_text
         said = process.stderr_tail.strip()
+        code = process.returncode
+        unexplained = code == 0 or (code is not None and code > 0 and not said)
+        if unexplained and any(p.method == "initialize" for p in self._pending.values()):
+            why += (
+                " before it answered initialize: does it speak the Agent Client Protocol, or need "
+                "an argument for that, such as --acp?"
+            )
         return Lost(f"{process.name}: {why}" + (f"; its stderr ends:\n{said}" if said else ""))
 
     def _fail(self, error: Lost) -> None:
@@ -230,8 +305,7 @@ class Connection:
             self._handled.set()
         for pending in self._pending.values():
             if not pending.done.is_set():
-                pending.error = self._lost
-                pending.done.set()
+                pending.fail(self._lost)
 
     async def _take(self, data: bytes) -> None:
         messages = list(self._messages(data))
@@ -253,37 +327,80 @@ class Connection:
         for line in self._lines.feed(data):
             try:
                 message = _decode(line)
-            except (ValueError, RecursionError):
-                message = None
-            if type(message) is dict:
+            except ValueError as error:
+                message = _unreadable(line, str(error))
+            except RecursionError:
+                message = _unreadable(line, "it is nested too deeply")
+            if isinstance(message, dict):
                 yield message
             elif line.strip():
                 self._skip(line)
 
     def _answered(self, message: dict[str, Any]) -> None:
         number = message.get("id")
+        error = message.get("error")
+        if number is None and error is not None:
+            self._failed(error)
+            return
         if isinstance(number, str) and number.strip().isdecimal():
-            number = int(number)  # some agents send every id back as a string
+            with suppress(ValueError):  # it has too many digits
+                number = int(number)  # some agents send every id back as a string
         known = type(number) is int or type(number) is float
         pending = self._pending.get(number) if known else None  # type: ignore[arg-type]
         if pending is None or pending.done.is_set():
             self._skip(message)
             return
-        error = message.get("error")
-        if error is not None:
-            fields = error if isinstance(error, dict) else {"message": str(error)}
-            pending.error = AgentError(
-                pending.method,
-                fields.get("code"),
-                str(fields.get("message") or "no reason given"),
-                fields.get("data"),
-            )
+        if isinstance(message, _Unreadable):
+            said = f"the agent's answer to {pending.method} cannot be read: {message.reason}"
+            pending.error = RunnerError(said)
+        elif error is not None:
+            pending.error = AgentError(pending.method, error)
         pending.answer = message.get("result")
         pending.done.set()
 
-    def _skip(self, what: object) -> None:
+    def _failed(self, error: object) -> None:
+        """Take an error without an id: the agent could not read what it was sent.
+
+        It ends all that waits: which of it the agent could not read is not known, and nobody may
+        wait for an answer that does not come.
+        """
+        waiting = [pending for pending in self._pending.values() if not pending.done.is_set()]
+        for pending in waiting:
+            pending.fail(AgentError(pending.method, error))
+        if not waiting:
+            self.noise += 1
+            log.info("%s: an error of no request: %.200s", self._process.name, as_json(error))
+
+    def _skip(self, what: bytes | dict[str, Any]) -> None:
         self.noise += 1
-        log.debug("%s: skipped on stdout: %.200r", self._process.name, what)
+        if log.isEnabledFor(logging.DEBUG):
+            # As JSON, for what is nested deeply has no other text.
+            said = what if isinstance(what, bytes) else as_json(what)
+            log.debug("%s: skipped on stdout: %.200r", self._process.name, said)
+
+
+class _Unreadable(dict[str, Any]):
+    """An answer of which no more is known than its id, and why."""
+
+    reason = ""
+
+
+def _unreadable(line: bytes, reason: str) -> _Unreadable | None:
+    """Return what can be told of a line that is no JSON, or none that can be read.
+
+    Who waits for it would wait for ever: that it answers something is seen at its ends.
+    """
+    begun = _ANSWER.match(line)
+    found = begun and (begun if begun[1] else _ID_AT_END.search(line, len(line) - 100))
+    if not found:
+        return None
+    message = _Unreadable(id=int(found[1]))
+    message.reason = cut(reason)
+    return message
+
+
+def _refusal(number: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
 
 
 def _encode(message: dict[str, Any]) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from gofer import GoferError, RunnerError
+
+from ._text import as_json, cut
 
 __all__ = [
     "CANCELLED_REQUEST",
@@ -33,13 +33,19 @@ class Refused(GoferError):
 
 
 class AgentError(RunnerError):
-    """The agent answered a request with a JSON-RPC error."""
+    """The agent answered a request with a JSON-RPC error, in whatever form.
 
-    def __init__(self, method: str, code: object, message: str, data: object = None) -> None:
-        details = f": {_short(data)}" if data not in (None, "", {}, []) else ""
-        super().__init__(f"the agent refused {method}: {message} (code {code}){details}")
-        self.method = method
-        self.code = code
+    ``code`` is its code, None where there is none; ``said`` its message and its data.
+    """
+
+    def __init__(self, method: str, error: object) -> None:
+        fields = error if isinstance(error, dict) else {"message": error}
+        self.code = fields.get("code")
+        message = _shown(fields.get("message")) or "no reason given"
+        code = "" if self.code is None else f" (code {cut(as_json(self.code))})"
+        data = _shown(fields.get("data"))
+        details = f": {data}" if data not in ("", "[]") else ""
+        super().__init__(f"the agent refused {method}: {message}{code}{details}")
         self.said = f"{message}{details}"
 
 
@@ -47,6 +53,8 @@ class Lost(RunnerError):
     """The agent is gone: it ended, closed its pipes, or sent what cannot be read."""
 
 
-def _short(data: object) -> str:
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
-    return text if len(text) <= 2000 else f"{text[:2000]}…"
+def _shown(value: object) -> str:
+    """Return a text as it is, anything else as JSON; nothing for what is empty."""
+    if isinstance(value, str):
+        return cut(value) if value.strip() else ""
+    return "" if value is None or value == {} else cut(as_json(value))

@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync
 from gofer.roots import MAX_FILE, Roots, RootsError
 
 from ._errors import INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND, Refused
+from ._text import as_json, cut
 
 __all__ = ["MAX_FILE", "Files"]
 
@@ -28,11 +29,11 @@ class Files:
     async def read(self, path: str, line: Any = None, limit: Any = None) -> str:
         """Return a file's text, or *limit* lines of it from *line* on, counted from 1.
 
-        :raises Refused: it is outside, no regular file, too large, or no UTF-8.
+        :raises Refused: it is outside, no regular file, too large, or no UTF-8; *line* or *limit*
+            is no count.
         """
-        first = max(line, 1) if isinstance(line, int) else 1
-        most = max(limit, 0) if isinstance(limit, int) else None
-        return await run_sync(self._read, path, first, most)
+        first, most = _count("line", line), _count("limit", limit)
+        return await run_sync(self._read, path, max(first or 1, 1), most)
 
     async def write(self, path: str, content: str) -> None:
         """Write a file as a whole, or leave it as it was; directories are made as needed.
@@ -74,6 +75,17 @@ class Files:
     def _directory(self, path: str) -> Path:
         with _checked(path):
             return self._roots.directory(path)
+
+
+def _count(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    # JSON has one kind of number: 2.0 is a whole one.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int or value < 0:
+        raise Refused(f"{name} must be a whole number, at least 0, not {cut(as_json(value))}")
+    return value
 
 
 def _lines(reader: Any, first: int, most: int | None, path: str) -> bytes:

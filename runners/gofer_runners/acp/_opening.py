@@ -13,6 +13,7 @@ from ._connection import Connection
 from ._errors import METHOD_NOT_FOUND, AgentError
 from ._schema import Initialized, NewSession, read
 from ._session import Session
+from ._text import as_json, cut
 
 __all__ = ["open_session"]
 
@@ -62,9 +63,18 @@ async def open_session(
             else:
                 return session, read(NewSession, data, method)
         log.info("session %s is not resumed: %s", resume, reason)
-    state = read(NewSession, await connection.request("session/new", params), "session/new")
+    answer = await connection.request("session/new", params)
+    state = read(NewSession, answer, "session/new")
     if not state.session_id:
-        raise RunnerError("the agent opened a session and gave it no id")
+        said = (
+            f"its sessionId is {cut(as_json(answer['sessionId']))}"
+            if isinstance(answer, dict) and "sessionId" in answer
+            else f"its answer is {cut(as_json(answer))}"
+        )
+        raise RunnerError(
+            f"the agent opened a session and gave it no id: {said}, "
+            "where a text that is not empty is needed"
+        )
     info = SessionInfo(id=state.session_id, resumed=False, reason=reason)
     session = sessions[state.session_id] = Session(connection, state.session_id, info)
     return session, state

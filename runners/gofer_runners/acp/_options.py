@@ -10,6 +10,7 @@ from gofer import RunnerError
 from ._connection import Connection
 from ._schema import ConfigOption, NewSession
 from ._settings import AcpAgent
+from ._text import cut
 
 __all__ = ["apply"]
 
@@ -98,5 +99,5 @@ class _Options:
 
 
 def _not_offered(what: str, value: str, offered: list[str]) -> RunnerError:
-    listed = ", ".join(offered) or "none"
+    listed = cut(", ".join(offered)) or "none"
     return RunnerError(f"the agent offers no {what} {value!r}; it offers: {listed}")

@@ -116,9 +116,14 @@ class Pool:
         return place.agent
 
     def keep(self, agent: Agent) -> bool:
-        """Keep the agent for another turn; return False where that is not wanted, or it is gone."""
+        """Keep the agent for another turn; return whether it is.
+
+        It is not where that is not wanted, where it is gone, or does not read what it is told.
+        """
         place = self._places.get(agent)
         if place is None or not (place.lives and agent.settings.warm and self._most):
+            return False
+        if agent.connection.behind:  # it may never read, and so never see another prompt
             return False
         place.idle_since = anyio.current_time()
         self._idle[place] = None

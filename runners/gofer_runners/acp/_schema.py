@@ -9,17 +9,21 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    StringConstraints,
     ValidationError,
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
 
 from gofer import RunnerError
+
+from ._text import cut
 
 __all__ = [
     "AuthMethod",
@@ -53,6 +57,8 @@ T = TypeVar("T")
 Lenient = Annotated[T | None, _OrNone()]
 Objects = Annotated[list[T], BeforeValidator(_objects)]
 Object = Annotated[dict[str, Any], BeforeValidator(_object)]
+Count = Annotated[int, Field(ge=0)]
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), AfterValidator(cut)]
 
 
 class _Message(BaseModel):
@@ -162,16 +168,16 @@ class NewSession(_Message):
 
 
 class _Usage(_Message):
-    input_tokens: Lenient[int] = None
-    output_tokens: Lenient[int] = None
-    cached_read_tokens: Lenient[int] = None
-    thought_tokens: Lenient[int] = None
+    input_tokens: Lenient[Count] = None
+    output_tokens: Lenient[Count] = None
+    cached_read_tokens: Lenient[Count] = None
+    thought_tokens: Lenient[Count] = None
 
 
 class PromptEnd(_Message):
     """The answer to ``session/prompt``."""
 
-    stop_reason: Lenient[str] = None
+    stop_reason: Lenient[Reason] = None
     usage: Lenient[_Usage] = None
 
 
@@ -179,11 +185,11 @@ M = TypeVar("M", bound=_Message)
 
 
 def read(model: type[M], data: Any, method: str) -> M:
-    """Return *data* as a *model*.
+    """Return *data* as a *model*; what is no object as an empty one.
 
     :raises RunnerError: it cannot be read so at all; *method* names what it answers.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(_object(data))
     except ValidationError as error:
         raise RunnerError(f"the agent's answer to {method} cannot be read: {error}") from None

@@ -13,6 +13,7 @@ from gofer import Block, SessionInfo, Text, ToolCall
 
 from ._connection import Connection
 from ._schema import PromptEnd, read
+from ._text import as_json, cut
 from ._updates import Updates, update_of
 
 __all__ = ["OnBlock", "Session"]
@@ -40,8 +41,8 @@ class Session:
 
     Before the prompt is sent nothing is part of an answer: a session that is resumed replays old
     messages, a new one greets. ``prompted`` says whether the prompt of the turn has been sent,
-    ``end`` how it was answered, ``failure`` what a plugin raised meanwhile; ``arrived`` is set when
-    an update comes.
+    ``end`` how it was answered, ``answer`` with what, as text, where it gave no stop reason;
+    ``failure`` is what a plugin raised meanwhile; ``arrived`` is set when an update comes.
     """
 
     def __init__(self, connection: Connection, session_id: str, info: SessionInfo) -> None:
@@ -49,6 +50,7 @@ class Session:
         self.info = info
         self.prompted = False
         self.end: PromptEnd | None = None
+        self.answer = ""
         self.failure: Exception | None = None
         self.arrived = anyio.Event()
         self._connection = connection
@@ -100,7 +102,10 @@ class Session:
         """Wait for the end of a turn. Version 2 of the protocol changes this, and only this."""
         params = {"sessionId": self.id, "prompt": [{"type": "text", "text": text}]}
         answer = await self._connection.request("session/prompt", params, self._sent)
-        return read(PromptEnd, answer, "session/prompt")
+        end = read(PromptEnd, answer, "session/prompt")
+        if end.stop_reason is None:
+            self.answer = cut(as_json(answer))
+        return end
 
     def _sent(self) -> None:
         self.prompted = True

@@ -15,6 +15,7 @@ from gofer.processes import Process, Supervisor
 
 from ._errors import INTERNAL_ERROR, METHOD_NOT_FOUND, NOT_FOUND, Refused
 from ._files import Files
+from ._text import as_json, cut
 
 __all__ = ["Terminals"]
 
@@ -22,6 +23,9 @@ _DEFAULT_BYTES = 1024 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_TERMINALS = 64
 _GRACE = 1.0
+_OF_ONE = frozenset(
+    {"terminal/output", "terminal/wait_for_exit", "terminal/kill", "terminal/release"}
+)
 _SHELL = frozenset(" \t\n|&;<>()$`\\\"'*?[]#~={}")
 
 
@@ -139,10 +143,12 @@ class Terminals:
         """
         if method == "terminal/create":
             return {"terminalId": await self._create(params)}
+        if method not in _OF_ONE:
+            raise Refused(f"method not found: {method}", METHOD_NOT_FOUND)
         terminal_id = params.get("terminalId")
         terminal = self._terminals.get(str(terminal_id))
         if terminal is None:
-            raise Refused(f"there is no terminal {terminal_id!r}", NOT_FOUND)
+            raise Refused(f"there is no terminal {cut(as_json(terminal_id))}", NOT_FOUND)
         match method:
             case "terminal/output":
                 return {
@@ -157,11 +163,10 @@ class Terminals:
                 if terminal.process is not None:
                     await terminal.process.end(0)
                 return {}
-            case "terminal/release":
+            case _:
                 del self._terminals[str(terminal_id)]
                 await terminal.end()
                 return {}
-        raise Refused(f"method not found: {method}", METHOD_NOT_FOUND)
 
     def kill(self) -> None:
         """Kill every command, so that who waits for one goes on."""

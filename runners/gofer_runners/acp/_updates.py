@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gofer import Block, Image, Text, Thinking, ToolCall, ToolResult, Update
+
+from ._text import as_json
 
 __all__ = ["Updates", "update_of"]
 
@@ -142,8 +143,8 @@ def update_of(kind: str, data: Any) -> Update:
 def _fitting(value: Any) -> Any:
     """Return *value* with what is nested too deeply, or a number too long, as its JSON text."""
     if isinstance(value, dict):
-        return {key: item if _fits(item) else _as_text(item) for key, item in value.items()}
-    return _as_text(value)
+        return {key: item if _fits(item) else as_json(item) for key, item in value.items()}
+    return as_json(value)
 
 
 def _fits(item: Any) -> bool:
@@ -152,13 +153,6 @@ def _fits(item: Any) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _as_text(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return "what is nested too deeply"
 
 
 def _text(update: dict[str, Any], key: str) -> str | None:
@@ -187,4 +181,4 @@ def _output(update: dict[str, Any]) -> str:
         raw = next((raw[key] for key in ("output", "stdout", "text") if key in raw), raw)
     if raw is None or isinstance(raw, str):
         return raw or ""
-    return _as_text(raw)
+    return as_json(raw)

@@ -231,6 +231,22 @@ class _Turn:
     def _prompted(self) -> bool:
         return self._session is not None and self._session.prompted
 
+    @property
+    def _where(self) -> str:
+        if self.agent is None:
+            return f"while agent {self._run.spec.agent!r} was being started"
+        if self._session is None:
+            return f"while agent {self._run.spec.agent!r} was opening a session"
+        return "before it ended"
+
+    @property
+    def _no_reason(self) -> str:
+        said = self._session.answer if self._session is not None else "nothing"
+        return (
+            f"agent {self._run.spec.agent!r} gave no stop reason: "
+            f"its answer to session/prompt is {said}"
+        )
+
     def result(self) -> SubagentResult:
         """Return the child's result, whatever became of the turn.
 
@@ -244,9 +260,9 @@ class _Turn:
             stop_reason, error = self._end.stop_reason, None
         elif cancelled:
             stop_reason = "cancelled"
-            error = "the child was cancelled before it ended"
+            error = f"the child was cancelled {self._where}"
             if self._end is not None:
-                error = "the agent gave no stop reason"
+                error = self._no_reason
             elif self._prompted:
                 error = (
                     f"the agent did not answer session/cancel within "
@@ -255,7 +271,7 @@ class _Turn:
             if self.error is not None:
                 error = str(self.error)
         else:
-            stop_reason, error = "error", str(self.error or "the agent gave no stop reason")
+            stop_reason, error = "error", str(self.error or self._no_reason)
         return self._run.result(
             stop_reason=stop_reason,
             error=error,

@@ -173,8 +173,15 @@ async def test_a_command_that_the_agent_waits_for_is_killed() -> None:
     assert told(b.watcher.of(Text)[-1].text) == {"result": {"exitCode": None, "signal": "SIGKILL"}}
 
 
-@pytest.mark.parametrize("where", ["initialize", "session/new", "session/set_mode"])
-async def test_cancelled_while_it_starts_it_ends_at_once(where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "doing"),
+    [
+        ("initialize", "being started"),
+        ("session/new", "opening a session"),
+        ("session/set_mode", "opening a session"),
+    ],
+)
+async def test_cancelled_while_it_starts_it_ends_at_once(where: str, doing: str) -> None:
     modes = {"availableModes": [{"id": "a"}], "currentModeId": "b"}
     script = {
         "session/new": [{"result": {"sessionId": "s", "modes": modes}}],
@@ -192,7 +199,7 @@ async def test_cancelled_while_it_starts_it_ends_at_once(where: str) -> None:
         assert not await b.alive()
     assert (result.stop_reason, result.error) == (
         "cancelled",
-        "the child was cancelled before it ended",
+        f"the child was cancelled while agent 'fake' was {doing}",
     )
 
 

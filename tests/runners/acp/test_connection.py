@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gofer import RunnerError
 from gofer_runners.acp import _connection
 from gofer_runners.acp._errors import AgentError, Lost
 
@@ -80,7 +83,11 @@ async def test_the_id_may_come_back_in_another_type(number: object) -> None:
         assert p.connection.noise == 0
 
 
-@pytest.mark.parametrize("number", [None, True, False, 1, -1, "x", "", [], {}, [0], 0.5])
+@pytest.mark.parametrize(
+    "number",
+    [None, True, False, 1, -1, "x", "", [], {}, [0], 0.5, "9" * 5000, "\u0660" * 5000, 10**4000,
+     float("inf"), float("nan")],
+)  # fmt: skip
 async def test_an_answer_that_nobody_asked_for_is_counted_and_skipped(number: object) -> None:
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, _ = await ask(p, tasks)
@@ -104,12 +111,13 @@ async def test_the_first_of_two_answers_counts() -> None:
 
 
 @pytest.mark.parametrize("result", [None, [], "text", 3, True])
-async def test_a_result_that_is_no_object_is_an_empty_one(result: object) -> None:
+async def test_a_result_is_returned_whatever_it_is(result: object) -> None:
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, _ = await ask(p, tasks)
         p.answer(0, result)
         await asking.done.wait()
-        assert asking.result == {}
+        assert asking.error is None
+        assert asking.result == result
 
 
 @pytest.mark.parametrize(
@@ -119,9 +127,18 @@ async def test_a_result_that_is_no_object_is_an_empty_one(result: object) -> Non
         ({"code": 401, "message": "no", "data": {"a": 1}}, 401, 'no (code 401): {"a": 1}'),
         ({"code": 1, "message": "no", "data": "why"}, 1, "no (code 1): why"),
         ({"code": 1, "message": "no", "data": {}}, 1, "no (code 1)"),
-        ({"message": None}, None, "no reason given (code None)"),
-        ("just text", None, "just text (code None)"),
-        ([1], None, "[1] (code None)"),
+        ({"message": None}, None, "no reason given"),
+        ({"message": " "}, None, "no reason given"),
+        ({"code": 0, "message": ""}, 0, "no reason given (code 0)"),
+        ({}, None, "no reason given"),
+        ("just text", None, "just text"),
+        ([1], None, "[1]"),
+        ([], None, "[]"),
+        (False, None, "false"),
+        (0, None, "0"),
+        ({"message": {"a": None}}, None, '{"a": null}'),
+        ({"code": ["x"], "message": True}, ["x"], 'true (code ["x"])'),
+        ({"code": "E1", "message": "no", "data": [True]}, "E1", 'no (code "E1"): [true]'),
     ],
 )
 async def test_an_error_is_raised_whatever_its_form(error: object, code: object, text: str) -> None:
@@ -134,12 +151,122 @@ async def test_an_error_is_raised_whatever_its_form(error: object, code: object,
         assert str(asking.error) == f"the agent refused session/prompt: {text}"
 
 
-async def test_an_error_is_told_in_few_words_however_long_it_is() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": 1, "message": "no", "data": "x" * 50_000},
+        {"code": 1, "message": "x" * 50_000},
+        {"code": 1, "message": ["x" * 50_000]},
+        {"code": "x" * 50_000, "message": "no"},
+        "x" * 50_000,
+    ],
+)
+async def test_an_error_is_told_in_few_words_however_long_it_is(error: object) -> None:
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, _ = await ask(p, tasks)
-        p.send({"id": 0, "error": {"code": 1, "message": "no", "data": "x" * 50_000}})
+        p.send({"id": 0, "error": error})
         await asking.done.wait()
+        assert "xxx" in str(asking.error)
         assert len(str(asking.error)) < 2200
+
+
+@pytest.mark.parametrize("key", ["code", "message", "data"])
+async def test_an_error_is_told_however_deeply_it_is_nested(key: str) -> None:
+    # The depth up to which it can be read is not the one up to which it can be shown.
+    async with peer() as p, anyio.create_task_group() as tasks:
+        for depth in range(100, 1100, 20):
+            asking, message = await ask(p, tasks)
+            deep = b"[" * depth + b"]" * depth
+            p.write(b'{"id": %d, "error": {"%s": %s}}\n' % (message["id"], key.encode(), deep))
+            await asking.done.wait()
+            assert isinstance(asking.error, RunnerError)
+            assert not isinstance(asking.error, Lost)
+
+
+@pytest.mark.parametrize("number", [b'"id": null, ', b""])
+async def test_an_error_without_an_id_ends_all_that_waits(
+    number: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = b'{"jsonrpc": "2.0", %s"error": {"code": -32700, "message": "Parse error"}}\n' % number
+    async with peer() as p, anyio.create_task_group() as tasks:
+        askings = [(await ask(p, tasks, f"m{i}"))[0] for i in range(2)]
+        p.write(error)
+        for at, asking in enumerate(askings):
+            await asking.done.wait()
+            assert str(asking.error) == f"the agent refused m{at}: Parse error (code -32700)"
+        with caplog.at_level("INFO", "gofer.acp"):
+            p.write(error)
+            await p.connection.settle()
+        assert "an error of no request" in caplog.text
+        assert "Parse error" in caplog.text
+        asking, message = await ask(p, tasks)  # it is no end
+        p.answer(message["id"], {"ok": True})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+
+
+DEEP = b"[" * 2000 + b"]" * 2000
+LONG = b"9" * 5000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":0,"result":%s}',
+        b'{"jsonrpc": "2.0", "id": "0", "error": {"data": %s}}',
+        b'{"id":0,"jsonrpc":"2.0","result":%s}',
+        b' {"jsonrpc":"2.0","result":%s,"id":0}\r',
+        b'{"error":{"data":%s},"id":0,"jsonrpc":"2.0"}',
+    ],
+)
+@pytest.mark.parametrize(("value", "why"), [(DEEP, "nested too deeply"), (LONG, "digits")])
+async def test_an_answer_that_cannot_be_read_ends_what_waits_for_it(
+    line: bytes, value: bytes, why: str
+) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.send({"method": "n", "params": {}})
+        p.write(line % value + b"\n")
+        await asking.done.wait()
+        assert p.seen == [("n", {})]
+        assert str(asking.error).startswith("the agent's answer to m cannot be read: ")
+        assert why in str(asking.error)
+        assert not isinstance(asking.error, Lost)
+        asking, message = await ask(p, tasks)
+        p.answer(message["id"], {"ok": True})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":7,"result":%s}',
+        b'{"jsonrpc":"2.0","id":0,"method":"r","params":{"result":%s}}',
+        b'{"jsonrpc":"2.0","method":"n","params":{"result":%s,"id":0}}',
+        b'{"jsonrpc":"2.0","method":"r","params":%s,"id":0}',
+        b'{"jsonrpc":"2.0","id":0,"x":%s}',
+        b'[{"jsonrpc":"2.0","id":0,"result":%s}]',
+    ],
+)
+async def test_what_cannot_be_read_and_is_no_answer_to_what_waits_is_skipped(line: bytes) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.write(line % DEEP + b"\n")
+        p.answer(0, {"ok": True})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+        assert p.connection.noise == 1
+
+
+async def test_what_is_skipped_is_logged_whatever_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "gofer.acp")
+    async with peer() as p:
+        for depth in range(100, 1100, 20):
+            p.write(b'{"id": 7, "result": %s}\n' % (b"[" * depth + b"]" * depth))
+            await p.connection.settle()
+        assert p.connection.noise == 50
+        assert caplog.text.count("skipped on stdout") == 50
 
 
 NOISE = [
@@ -307,6 +434,54 @@ async def test_who_holds_the_pipe_and_writes_on_is_not_listened_to_for_ever(
         assert "it exited with code 0" in str(asking.error)
 
 
+@pytest.mark.parametrize(
+    ("code", "stderr", "hint"),
+    [(0, b"", True), (0, b"bye\n", True), (1, b"", True), (1, b"why\n", False), (-9, b"", False)],
+)
+async def test_who_ends_before_any_answer_and_does_not_say_why_may_speak_something_else(
+    code: int, stderr: bytes, hint: bool
+) -> None:
+    text = "before it answered initialize: does it speak the Agent Client Protocol"
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks, "initialize")
+        p.complain(stderr)
+        p.exit(code)
+        await asking.done.wait()
+        assert (text in str(asking.error)) is hint
+        assert str(asking.error).endswith(stderr.decode().strip())
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks, "initialize")
+        p.answer(0, {})
+        await asking.done.wait()
+        asking, _ = await ask(p, tasks, "session/new")
+        p.exit(code)
+        await asking.done.wait()
+        assert text not in str(asking.error)
+
+
+@pytest.mark.parametrize("kind", [ValueError, RecursionError, MemoryError])
+async def test_a_fault_in_the_reading_is_the_error_of_all_that_waits(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+
+        async def fail(*_: Any) -> None:
+            raise kind("of ours" + "!" * 5000)
+
+        p.connection._on_notification = fail
+        p.send({"method": "n", "params": {}})
+        await asking.done.wait()
+        assert isinstance(asking.error, Lost)
+        assert f"agent x: what it sent could not be handled: {kind.__name__}: of ours" in str(
+            asking.error
+        )
+        assert len(str(asking.error)) < 2200
+        assert "reading failed" in caplog.text
+        with pytest.raises(Lost, match="of ours"):
+            await p.connection.request("m", {})
+
+
 async def test_the_end_of_its_stdout_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
     async with peer() as p, anyio.create_task_group() as tasks:
@@ -384,6 +559,87 @@ async def test_a_cancelled_request_is_forgotten() -> None:
         p.answer(0, {})
         await p.connection.settle()
         assert p.connection.noise == 1
+
+
+# Refusing more than an agent reads
+
+
+@asynccontextmanager
+async def refusing() -> AsyncIterator[Peer]:
+    """A peer each of whose requests is refused."""
+    async with peer() as p, anyio.create_task_group() as tasks:
+
+        async def refuse(number: Any, method: str, params: dict[str, Any]) -> None:
+            p.seen.append(number)
+            await p.connection.refuse_soon(tasks, number, -1, "x" * 1000)
+
+        p.connection._on_request = refuse
+        yield p
+        tasks.cancel_scope.cancel()
+
+
+def ask_much(p: Peer) -> None:
+    p.send(*({"id": number, "method": "r"} for number in range(300)))
+
+
+async def test_reading_goes_on_while_refusals_wait_and_each_is_sent_in_the_end() -> None:
+    async with refusing() as p, anyio.create_task_group() as tasks:
+        ask_much(p)
+        p.send({"method": "n", "params": {}})
+        await p.connection.settle()
+        assert p.seen[:-1] == list(range(300))
+        assert p.connection.behind
+        assert p.seen[-1] == ("n", {})
+        assert [(await p.read())["id"] for _ in range(300)] == list(range(300))
+        await anyio.wait_all_tasks_blocked()
+        assert not p.connection.behind
+        assert p.connection._refusals_size == 0
+        asking, message = await ask(p, tasks)
+        p.answer(message["id"], {})
+        await asking.done.wait()
+
+
+async def test_at_the_bound_an_agent_that_reads_has_all_its_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_REFUSALS", 10_000)
+    async with refusing() as p:
+        ask_much(p)
+        await anyio.wait_all_tasks_blocked()
+        assert len(p.seen) < 300
+        assert p.connection._refusals_size < 12_000
+        for number in range(300):
+            assert (await p.read())["id"] == number
+        assert p.seen == list(range(300))
+
+
+async def test_at_the_bound_an_agent_that_reads_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_REFUSALS", 10_000)
+    monkeypatch.setattr(_connection, "_DEAF_SECONDS", 0.05)
+    async with refusing() as p:
+        ask_much(p)
+        await p.connection.closed.wait()
+        assert re.fullmatch(
+            r"agent x: it asks without reading its answers: \d+ refusals "
+            r"\(1\d{4} bytes, the limit is 10000\) wait, and it has read nothing for 0.05 s",
+            str(p.connection.lost),
+        )
+
+
+async def test_one_that_waits_at_the_bound_does_not_outlive_the_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_REFUSALS", 10_000)
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
+    async with refusing() as p:
+        ask_much(p)
+        await anyio.wait_all_tasks_blocked()
+        p.exit(3)
+        await p.connection.closed.wait()
+        assert "it exited with code 3" in str(p.connection.lost)
+        assert len(p.seen) == 300
 
 
 async def test_what_goes_out_is_one_line_of_ascii_and_whole_characters() -> None:

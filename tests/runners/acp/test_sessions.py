@@ -152,7 +152,7 @@ def test_a_refusal_for_want_of_a_login_is_known(code: int, message: str, login: 
     from gofer_runners.acp._auth import wanted
     from gofer_runners.acp._errors import AgentError
 
-    assert wanted(AgentError("session/new", code, message)) is login
+    assert wanted(AgentError("session/new", {"code": code, "message": message})) is login
 
 
 # Mode, model and options

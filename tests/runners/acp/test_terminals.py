@@ -229,9 +229,13 @@ async def test_unknown_methods_and_terminals(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="method not found: terminal/resize") as caught:
             await ask("resize", terminal)
         assert caught.value.code == METHOD_NOT_FOUND
-        for odd in ("term-9", None, 3, [], {}):
-            with pytest.raises(Refused, match="there is no terminal"):
+        for odd, said in (("term-9", '"term-9"'), (None, "null"), (3, "3"), ({}, "{}")):
+            with pytest.raises(Refused, match=f"there is no terminal {said}") as caught:
                 await ask("output", odd)  # type: ignore[arg-type]
+            assert caught.value.code == NOT_FOUND
+            with pytest.raises(Refused, match="method not found: terminal/resize") as caught:
+                await ask("resize", odd)  # type: ignore[arg-type]
+            assert caught.value.code == METHOD_NOT_FOUND
 
 
 async def test_only_so_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
