@@ -12,8 +12,8 @@ keys, all of them optional:
 other method: the steps that answer such a request. ``turns``: the steps of each prompt in turn;
 the last list is used again for every further one. ``options``: ``string_ids``,
 ``double_answers``, ``ignore_cancel``, ``ignore_eof``, ``ignore_term``: true for an agent that does
-so; ``prompts_are_steps``: a prompt that is JSON is the steps of its turn; ``record``: a file to
-which every line that comes is appended.
+so; ``deaf``: it reads nothing after a prompt; ``prompts_are_steps``: a prompt that is JSON is the
+steps of its turn; ``record``: a file to which every line that comes is appended.
 
 An agent that was cancelled stops at its next step, unless it waits for that in its script.
 
@@ -134,7 +134,10 @@ class FakeAgent:
                 if "record" in self._options:
                     with open(self._options["record"], "ab") as file:
                         file.write(line)
-                self._heard(json.loads(line))
+                message = json.loads(line)
+                self._heard(message)
+                if self._options.get("deaf") and message.get("method") == "session/prompt":
+                    threading.Event().wait()
         self._eof.set()
         self._requests.put(None)
 

@@ -43,6 +43,11 @@ class _Place:
         """Whether its agent can have another turn."""
         return self.agent is not None and self.agent.connection.lost is None
 
+    @property
+    def reads(self) -> bool:
+        """Whether its agent would see the prompt of another turn."""
+        return self.agent is not None and not self.agent.connection.behind
+
 
 class Pool:
     """Gives out agents, one to a turn; an async context manager, shared by a Host's turns.
@@ -116,14 +121,9 @@ class Pool:
         return place.agent
 
     def keep(self, agent: Agent) -> bool:
-        """Keep the agent for another turn; return whether it is.
-
-        It is not where that is not wanted, where it is gone, or does not read what it is told.
-        """
+        """Keep the agent for another turn; return False where that is not wanted, or it is gone."""
         place = self._places.get(agent)
         if place is None or not (place.lives and agent.settings.warm and self._most):
-            return False
-        if agent.connection.behind:  # it may never read, and so never see another prompt
             return False
         place.idle_since = anyio.current_time()
         self._idle[place] = None
@@ -139,7 +139,7 @@ class Pool:
             await self._end(place)
 
     def _warm(self, key: Key, resume: str | None) -> Agent | None:
-        fitting = [place for place in self._idle if place.lives and place.key == key]
+        fitting = [p for p in self._idle if p.lives and p.reads and p.key == key]
         having = [p for p in fitting if p.agent is not None and resume in p.agent.sessions]
         if not fitting:
             return None

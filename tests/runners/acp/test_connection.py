@@ -541,13 +541,17 @@ async def test_a_write_that_was_cut_off_is_the_last(monkeypatch: pytest.MonkeyPa
 
 async def test_who_waits_for_another_write_can_be_cancelled_without_harm() -> None:
     async with peer() as p, anyio.create_task_group() as tasks:
+        assert not p.connection.behind
         tasks.start_soon(p.connection.notify, "big", {"x": "x" * 1_000_000})
         await anyio.wait_all_tasks_blocked()
+        assert p.connection.behind
         with anyio.move_on_after(0.01):
             await p.connection.notify("second", {})
         assert (await p.read())["method"] == "big"
         tasks.start_soon(p.connection.notify, "third", {})
         assert (await p.read())["method"] == "third"
+        await anyio.wait_all_tasks_blocked()
+        assert not p.connection.behind
 
 
 async def test_a_cancelled_request_is_forgotten() -> None:

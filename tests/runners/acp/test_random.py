@@ -151,7 +151,7 @@ class Expected:
             case {"end": reason}:
                 self.stop_reason = reason
             case {"result": _}:
-                self.fail("the agent gave no stop reason")
+                self.fail("gave no stop reason: its answer to session/prompt is {}")
             case {"error": [_, message]}:
                 self.fail(message)
             case {"exit": code}:

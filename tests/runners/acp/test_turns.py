@@ -113,15 +113,24 @@ async def test_the_stop_reason_is_told_as_it_came() -> None:
             result = await b.play(say("part"), {"end": reason})
             assert (result.stop_reason, result.summary) == (reason, "part")
             assert not result.exit_ok
+        result = await b.play(say("part"), {"end": "x" * 50_000})
+        assert result.stop_reason == "x" * 2000 + "…"
 
 
 async def test_an_answer_without_a_stop_reason_is_an_error_with_the_text() -> None:
+    answers: list[Any] = [{}, None, "odd", [], [1], 0, False]
+    answers += [{"stopReason": value} for value in (None, 3, "", " \n", ["end_turn"], {})]
     async with bench() as b:
-        for answer in ({}, {"stopReason": None}, {"stopReason": 3}, None, "odd", []):
+        for answer in answers:
             result = await b.play(say("part"), {"result": answer})
             assert (result.stop_reason, result.summary) == ("error", "part")
             assert not result.exit_ok
-            assert result.error == "the agent gave no stop reason"
+            assert result.error == (
+                "agent 'player' gave no stop reason: "
+                f"its answer to session/prompt is {json.dumps(answer)}"
+            )
+        result = await b.play(say("part"), {"result": "x" * 50_000})
+        assert len(str(result.error)) < 2200
 
 
 async def test_usage_is_told() -> None:
@@ -131,8 +140,15 @@ async def test_usage_is_told() -> None:
         assert (await b.play(say("x"), {"result": answer})).usage == Usage(
             input_tokens=10, output_tokens=3, cached_tokens=4, reasoning_tokens=1
         )
-        odd = {"stopReason": "end_turn", "usage": "odd"}
+        odd: dict[str, Any] = {"stopReason": "end_turn", "usage": "odd"}
         assert (await b.play(say("x"), {"result": odd})).usage is None
+        for key in usage:
+            odd["usage"] = {**usage, key: -5}
+            told = (await b.play(say("x"), {"result": odd})).usage
+            assert told is not None
+            counts = told.model_dump().values()
+            assert list(counts).count(None) == 1, key
+            assert -5 not in counts
 
 
 async def test_a_turn_without_text_is_no_success() -> None:
@@ -242,6 +258,57 @@ async def test_a_failure_is_told_and_the_text_is_kept() -> None:
             assert not result.exit_ok
             assert error in str(result.error)
             assert not await b.alive()
+
+
+BEFORE_IT_HANGS = [
+    '{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "Parse error"}}',
+    '{"jsonrpc": "2.0", "error": {"code": -32600, "message": "Parse error"}}',
+]
+
+
+async def test_an_error_that_names_no_request_ends_the_turn() -> None:
+    async with bench() as b:
+        for line in BEFORE_IT_HANGS:
+            with anyio.fail_after(20):
+                result = await b.play(say("part"), {"line": line}, {"wait": "eof"})
+            assert (result.stop_reason, result.summary) == ("error", "part")
+            assert "the agent refused session/prompt: Parse error" in str(result.error)
+
+
+async def test_strange_ids_lose_nothing() -> None:
+    ids = ['"' + "9" * 5000 + '"', "9" * 4000, "9" * 5000, "1e400", "[" * 900 + "]" * 900]
+    lines = [{"line": f'{{"id": {number}, "result": {{}}}}'} for number in ids]
+    async with bench() as b:
+        result = await b.play(say("before"), *lines, say(" after"))
+    assert (result.summary, result.error) == ("before after", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"sessionId": 5}, "its sessionId is 5,"),
+        ({"sessionId": ""}, 'its sessionId is "",'),
+        ({"sessionId": ["a"]}, 'its sessionId is ["a"],'),
+        ({"id": "x"}, 'its answer is {"id": "x"},'),
+        (None, "its answer is null,"),
+        (["x" * 50_000], 'its answer is ["xxx'),
+    ],
+)
+async def test_a_session_without_an_id_is_told_with_what_there_was(answer: Any, said: str) -> None:
+    async with bench(turn(say("x"), **{"session/new": [{"result": answer}]})) as b:
+        result = await b.run()
+    assert result.stop_reason == "error"
+    assert f"the agent opened a session and gave it no id: {said}" in str(result.error)
+    assert len(str(result.error)) < 2200
+
+
+async def test_a_program_that_is_no_agent_is_told_so() -> None:
+    async with bench(agents={"odd": {"command": ["true"]}}) as b:
+        result = await b.run("odd")
+    assert result.error == (
+        "agent odd: it exited with code 0 before it answered initialize: does it speak the Agent "
+        "Client Protocol, or need an argument for that, such as --acp?"
+    )
 
 
 @pytest.mark.parametrize("method", ["initialize", "session/new"])
@@ -541,6 +608,27 @@ async def test_too_many_open_requests_are_refused_not_kept() -> None:
             with anyio.fail_after(10):
                 while place.agent._open:
                     await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("method", "times"), [("session/request_permission", 1000), ("_vendor/x", 5000)]
+)
+async def test_an_agent_that_asks_and_reads_no_answer_still_has_its_turn(
+    tmp_path: Path, method: str, times: int
+) -> None:
+    line = {"jsonrpc": "2.0", "method": method, "params": {}}
+    lines = "\n".join(json.dumps({**line, "id": f"{n:0200}"}) for n in range(times))
+    script = turn(say("text"), {"line": lines}, say(" more"), options={"deaf": True})
+    path = tmp_path / "script"
+    path.write_text(json.dumps(script))
+    agents = {"fake": settings(turn())}
+    agents["fake"]["command"][-1] = f"@{path}"
+    async with bench(agents=agents) as b:
+        for _ in range(2):  # the first one would not see another prompt
+            with anyio.fail_after(20):
+                result = await b.run()
+            assert (result.stop_reason, result.error) == ("end_turn", None)
+            assert result.summary.endswith("more")
 
 
 async def _pool(b: Bench) -> Any:
