@@ -97,10 +97,12 @@ async def peer(*, serve: bool = True) -> AsyncIterator[Peer]:
                 tasks.start_soon(peer.process._attend)
                 if serve:
                     tasks.start_soon(peer.connection.serve)
-                yield peer
-                tasks.cancel_scope.cancel()
-                peer.gone()
-                peer.process._attending.cancel()
+                try:
+                    yield peer
+                finally:  # a test that fails must not hang
+                    tasks.cancel_scope.cancel()
+                    peer.gone()
+                    peer.process._attending.cancel()
     finally:
         peer.close("stdin", "stdout", "stderr")
         peer._lifeline.close()
