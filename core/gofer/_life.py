@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from ._dispatch import pass_chunk
 from ._limits import time_limits, watch
-from ._outcome import checked, failure, partial, settled
+from ._outcome import CANCELLED, checked, failure, partial, settled
 from .blocks import BLOCK_TYPES, Block
 from .errors import PluginInternalError, PluginNotSupportedError, RunnerError
 from .messages import Message, Request, Usage
@@ -251,8 +251,7 @@ class Life:
         raise error
 
     def _cancelled_result(self) -> SubagentResult:
-        why = "the child was cancelled before it ended"
-        return partial("cancelled", why, self.child.final, self.child.usage)
+        return partial("cancelled", CANCELLED, self.child.final, self.child.usage)
 
     def _settle(self, result: SubagentResult | None, report: WorktreeReport | None = None) -> None:
         child = self.child

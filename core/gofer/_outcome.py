@@ -12,7 +12,11 @@ from .final import FinalMessage
 from .messages import Usage
 from .subagents import SubagentResult, WorktreeReport
 
-__all__ = ["checked", "failure", "partial", "settled"]
+__all__ = ["CANCELLED", "checked", "failure", "partial", "settled"]
+
+
+CANCELLED = "the child was cancelled before it ended"
+"""The error of one that was cancelled, where no more is known."""
 
 
 def failure(error: BaseException) -> str:
@@ -77,7 +81,9 @@ def settled(
         # A failure that the runner reported must not read as a success.
         stop_reason = "error"
     if timed_out and not (stop_reason == "end_turn" and has_text):
-        stop_reason, error = "cancelled", timed_out
+        # Where it was then may be why it took so long.
+        where = "" if error in (None, "", CANCELLED) else f"; {error}"
+        stop_reason, error = "cancelled", timed_out + where
     if stop_reason == "end_turn" and not has_text:
         error = "the turn ended with no text: there is no report"
     if stop_reason == "error" and not error:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
-import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -14,7 +11,6 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
-from pydantic_core import from_json, to_json
 
 from gofer import RunnerError
 from gofer.processes import Process
@@ -22,6 +18,8 @@ from gofer.processes import Process
 from ._errors import AgentError, Lost
 from ._joined import joined
 from ._lines import Lines
+from ._messages import Unreadable, decode, encode
+from ._refusals import Refusals
 from ._text import as_json, cut
 
 __all__ = ["Connection"]
@@ -30,19 +28,6 @@ log = logging.getLogger("gofer.acp")
 
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
-
-_REFUSALS = 4 * 1024 * 1024
-"""How many bytes of refusals may wait for the agent to read them."""
-_DEAF_SECONDS = 10.0
-"""How long an agent may read nothing when that many wait, and ask on."""
-
-_VERSION = rb'(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
-_ID = rb'"id"\s*:\s*"?\s*(\d{1,18})\s*"?\s*'
-_ANSWER = re.compile(
-    rb"\s*\{\s*" + _VERSION + rb"(?:" + _ID + rb",\s*" + _VERSION + rb')?"(?:result|error)"\s*:'
-)
-_ID_AT_END = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
-_LONE_SURROGATE = re.compile(r"\\ud[89a-f]")
 
 
 class _Pending:
@@ -83,9 +68,7 @@ class Connection:
         self._writing = anyio.Lock(fast_acquire=True)
         self._lost: Lost | None = None
         self._deaf: Lost | None = None
-        self._refusals: deque[bytes] = deque()
-        self._refusals_size = 0
-        self._progress = anyio.Event()
+        self._refusals = Refusals(self._write)
         self._lines = Lines()
         self._reading = anyio.CancelScope()
         self._waits = False
@@ -151,33 +134,7 @@ class Connection:
 
         :raises RunnerError: it reads nothing.
         """
-        while self._refusals_size >= _REFUSALS:
-            with anyio.move_on_after(_DEAF_SECONDS) as waiting:
-                await self._progress.wait()
-            if waiting.cancelled_caught:
-                raise RunnerError(
-                    f"it asks without reading its answers: {len(self._refusals)} refusals "
-                    f"({self._refusals_size} bytes, the limit is {_REFUSALS}) wait, and it has "
-                    f"read nothing for {_DEAF_SECONDS:g} s"
-                )
-        line = _encode(_refusal(number, code, message))
-        self._refusals.append(line)
-        self._refusals_size += len(line)
-        if len(self._refusals) == 1:
-            tasks.start_soon(self._send_refusals)
-
-    async def _send_refusals(self) -> None:
-        while self._refusals:
-            line = self._refusals[0]
-            with suppress(Lost):
-                await self._write(line)
-            self._refusals.popleft()
-            self._refusals_size -= len(line)
-            self._has_read()
-
-    def _has_read(self) -> None:
-        self._progress.set()
-        self._progress = anyio.Event()
+        await self._refusals.add(encode(_refusal(number, code, message)), tasks)
 
     async def _reply(self, message: dict[str, Any]) -> None:
         try:
@@ -186,7 +143,7 @@ class Connection:
             log.debug("%s: an answer was not wanted any more: %s", self._process.name, error)
 
     async def _send(self, message: dict[str, Any]) -> None:
-        await self._write(_encode(message))
+        await self._write(encode(message))
 
     async def _write(self, line: bytes) -> None:
         async with self._writing:
@@ -196,8 +153,7 @@ class Connection:
             try:
                 await self._process.send(line)
                 whole = True
-                if self._refusals:
-                    self._has_read()
+                self._refusals.has_read()
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 # What it has still to say is heard all the same.
                 self._deaf = await self._gone("it does not read its stdin any more")
@@ -325,12 +281,7 @@ class Connection:
 
     def _messages(self, data: bytes) -> Iterator[dict[str, Any]]:
         for line in self._lines.feed(data):
-            try:
-                message = _decode(line)
-            except ValueError as error:
-                message = _unreadable(line, str(error))
-            except RecursionError:
-                message = _unreadable(line, "it is nested too deeply")
+            message = decode(line)
             if isinstance(message, dict):
                 yield message
             elif line.strip():
@@ -350,7 +301,7 @@ class Connection:
         if pending is None or pending.done.is_set():
             self._skip(message)
             return
-        if isinstance(message, _Unreadable):
+        if isinstance(message, Unreadable):
             said = f"the agent's answer to {pending.method} cannot be read: {message.reason}"
             pending.error = RunnerError(said)
         elif error is not None:
@@ -379,53 +330,5 @@ class Connection:
             log.debug("%s: skipped on stdout: %.200r", self._process.name, said)
 
 
-class _Unreadable(dict[str, Any]):
-    """An answer of which no more is known than its id, and why."""
-
-    reason = ""
-
-
-def _unreadable(line: bytes, reason: str) -> _Unreadable | None:
-    """Return what can be told of a line that is no JSON, or none that can be read.
-
-    Who waits for it would wait for ever: that it answers something is seen at its ends.
-    """
-    begun = _ANSWER.match(line)
-    found = begun and (begun if begun[1] else _ID_AT_END.search(line, len(line) - 100))
-    if not found:
-        return None
-    message = _Unreadable(id=int(found[1]))
-    message.reason = cut(reason)
-    return message
-
-
 def _refusal(number: Any, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
-
-
-def _encode(message: dict[str, Any]) -> bytes:
-    # In ASCII: some agents take other separators of lines than a newline for one too.
-    with suppress(ValueError):
-        line = to_json(message, inf_nan_mode="null")
-        if line.isascii():
-            return line + b"\n"
-    with suppress(ValueError):
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
-        if not _LONE_SURROGATE.search(text):
-            return text.encode() + b"\n"
-    # Half of a pair is no character, and NaN no number: some agents refuse a whole message for it.
-    whole = json.dumps(message, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    clean = json.loads(whole.decode("utf-16", "replace"), parse_constant=lambda _: None)
-    return json.dumps(clean, separators=(",", ":")).encode() + b"\n"
-
-
-def _decode(line: bytes) -> Any:
-    try:
-        return from_json(line)
-    except ValueError:
-        pass  # which the following understands all the same, perhaps
-    try:
-        return json.loads(line)
-    except UnicodeDecodeError:
-        # An answer counts also where a character in it was cut in two.
-        return json.loads(line.decode(errors="replace"))

@@ -230,6 +230,16 @@ async def test_a_plugin_that_waits_does_not_keep_a_cancelled_child(tmp_path: Pat
         assert not await b.alive()
 
 
+async def test_a_limit_of_time_says_where_it_was() -> None:
+    async with bench({"initialize": [{"wait": "forever"}]}) as b:
+        with anyio.fail_after(SECONDS):
+            result = await b.run(timeout=0.2)
+    assert result.error == (
+        "timed out after 0.2 s: raise timeout, or ask for less; "
+        "the child was cancelled while agent 'fake' was being started"
+    )
+
+
 async def test_limits_of_time_end_it_with_what_it_said() -> None:
     async with bench() as b:
         with anyio.fail_after(SECONDS):

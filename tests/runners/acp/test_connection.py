@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gofer import RunnerError
-from gofer_runners.acp import _connection
+from gofer_runners.acp import _connection, _refusals
 from gofer_runners.acp._errors import AgentError, Lost
+from gofer_runners.acp._messages import encode
 
 from .peer import Peer, peer
 
@@ -597,7 +598,7 @@ async def test_reading_goes_on_while_refusals_wait_and_each_is_sent_in_the_end()
         assert [(await p.read())["id"] for _ in range(300)] == list(range(300))
         await anyio.wait_all_tasks_blocked()
         assert not p.connection.behind
-        assert p.connection._refusals_size == 0
+        assert p.connection._refusals.size == 0
         asking, message = await ask(p, tasks)
         p.answer(message["id"], {})
         await asking.done.wait()
@@ -606,12 +607,12 @@ async def test_reading_goes_on_while_refusals_wait_and_each_is_sent_in_the_end()
 async def test_at_the_bound_an_agent_that_reads_has_all_its_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_connection, "_REFUSALS", 10_000)
+    monkeypatch.setattr(_refusals, "_MOST", 10_000)
     async with refusing() as p:
         ask_much(p)
         await anyio.wait_all_tasks_blocked()
         assert len(p.seen) < 300
-        assert p.connection._refusals_size < 12_000
+        assert p.connection._refusals.size < 12_000
         for number in range(300):
             assert (await p.read())["id"] == number
         assert p.seen == list(range(300))
@@ -620,8 +621,8 @@ async def test_at_the_bound_an_agent_that_reads_has_all_its_answers(
 async def test_at_the_bound_an_agent_that_reads_nothing_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_connection, "_REFUSALS", 10_000)
-    monkeypatch.setattr(_connection, "_DEAF_SECONDS", 0.05)
+    monkeypatch.setattr(_refusals, "_MOST", 10_000)
+    monkeypatch.setattr(_refusals, "_DEAF_SECONDS", 0.05)
     async with refusing() as p:
         ask_much(p)
         await p.connection.closed.wait()
@@ -635,7 +636,7 @@ async def test_at_the_bound_an_agent_that_reads_nothing_is_given_up(
 async def test_one_that_waits_at_the_bound_does_not_outlive_the_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_connection, "_REFUSALS", 10_000)
+    monkeypatch.setattr(_refusals, "_MOST", 10_000)
     monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
     async with refusing() as p:
         ask_much(p)
@@ -655,7 +656,7 @@ async def test_what_goes_out_is_one_line_of_ascii_and_whole_characters() -> None
         "text": "a\u2028b\nc \ufffd \U0001f600 \U0001f600 é",
         "\ufffd": 1,
     }
-    line = _connection._encode({"text": text})
+    line = encode({"text": text})
     assert line.isascii()
     assert line.count(b"\n") == 1
 
@@ -669,7 +670,7 @@ VALUES = st.recursive(
 @given(VALUES)
 @settings(max_examples=30, deadline=None)
 def test_whatever_is_said_is_valid_json_for_strict_readers(value: Any) -> None:
-    line = _connection._encode({"value": value})
+    line = encode({"value": value})
     assert line.endswith(b"\n")
     read = json.loads(line)
     json.dumps(read, ensure_ascii=False).encode()  # no half characters
@@ -705,7 +706,7 @@ def whole(value: Any) -> Any:
 )
 @settings(max_examples=300, deadline=None)
 def test_what_json_has_not_is_replaced_whatever_stands_beside_it(value: Any) -> None:
-    line = _connection._encode({"value": value})
+    line = encode({"value": value})
     assert line.isascii()
     read = json.loads(line, parse_constant=pytest.fail)
     assert read == {"value": whole(value)}
