@@ -239,7 +239,9 @@ class Process:
     async def _drain_stderr(self) -> None:
         try:
             while data := await _read(self._stderr):
-                log.debug("%s stderr: %s", self.name, data)
+                if log.isEnabledFor(logging.DEBUG):
+                    said = data.decode(errors="replace").rstrip()
+                    log.debug("%s stderr: %s", self.name, said)
                 self._tail.append(data)
                 self._tail_size += len(data)
                 while self._tail_size - len(self._tail[0]) >= STDERR_TAIL:

@@ -329,6 +329,17 @@ def test_a_model_of_an_agent_is_its_setting(here: Path) -> None:
     assert "huge" in done.stderr
 
 
+def test_verbose_tells_what_the_agent_does(here: Path) -> None:
+    script = {"turns": [[{"stderr": "oops é\n"}, {"say": "hello"}]]}
+    command = json.dumps(fake_agent.command(script))
+    (here / "gofer").mkdir()
+    (here / "gofer" / "gofer.toml").write_text(f"[agents.mine]\ncommand = {command}")
+    done = gofer("-v", "run", "--agent", "mine", "x", XDG_CONFIG_HOME=str(here))
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert f"gofer: agent mine: {sys.executable} runs as process " in done.stderr
+    assert "gofer: agent mine stderr: oops é\n" in done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX locales")
 def test_arguments_in_a_locale_that_is_not_utf_8(site: Path, here: Path) -> None:
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

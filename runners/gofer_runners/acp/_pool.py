@@ -188,6 +188,10 @@ class Pool:
                     environment=environment,
                     grace=settings.end_grace,
                 ) as process:
+                    program = settings.command[0]
+                    log.info(
+                        "agent %s: %s runs as process %d in %s", name, program, process.pid, cwd
+                    )
                     # What talks to it is loaded while the first agent comes up, and what its turn
                     # ends with is built.
                     from ._agent import Agent
