@@ -30,8 +30,9 @@ class Environment(BaseModel):
     set: dict[str, str] = Field(default_factory=dict)
     unset: list[str] = []
 
-    def variables(self, own: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the environment, made of *own*."""
+    def variables(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment, made of *own*: by default of gofer's, as it is now."""
+        own = _own_environment() if own is None else own
         if self.inherit is True:
             found = dict(own)
         else:
@@ -39,6 +40,21 @@ class Environment(BaseModel):
         for name in self.unset:
             found.pop(name, None)
         return {**found, **self.set}
+
+
+_decoded: tuple[object, dict[str, str]] = (None, {})
+
+
+def _own_environment() -> dict[str, str]:
+    """Return the variables of this process, which are bytes to the system.
+
+    To decode them all takes longer than anything else that a warm agent's turn begins with.
+    """
+    global _decoded
+    as_bytes = getattr(os.environ, "_data", None)
+    if as_bytes is None or _decoded[0] != as_bytes:
+        _decoded = (as_bytes and as_bytes.copy(), dict(os.environ))
+    return _decoded[1]
 
 
 class AcpAgent(BaseModel):
