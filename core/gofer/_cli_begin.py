@@ -62,21 +62,21 @@ def begin(
     :raises OptionError: one of them is wrong.
     :raises GoferError: the child could not be started.
     """
-    given = {"--agent": agent, "--runner": runner, "--resume": resume, "--model": model}
-    for option, value in given.items():
+    names = {"--agent": agent, "--runner": runner, "--resume": resume, "--model": model}
+    for option, value in names.items():
         if value is not None and not value.strip():
             raise OptionError(option, f"is {value!r}: leave it out, or say which")
     if branch is not None and worktree is None:
         raise OptionError("--branch", "needs --worktree too")
-    agents_own = agent is not None and runner is None
-    if agents_own and base_url is not None:
-        raise OptionError("--base-url", f"agent {agent!r} asks a model server of its own settings")
     task = _from_stdin() if task == "-" else task
     if not task.strip():
         raise OptionError("TASK", "is blank: say what to do")
-    settings: dict[str, Any] = {"base_url": base_url} if base_url else {}
-    if model:
-        settings |= {"agents": {agent: {"model": model}}} if agents_own else {"model": model}
+    given = {"base_url": base_url, "model": model}
+    settings: dict[str, Any] = {key: value for key, value in given.items() if value}
+    if agent is not None and runner is None and model:
+        settings["agents"] = {
+            agent: {"model": model}
+        }  # a process is told so, others read the above
     with early(agent is not None) as launched:
         # All that runs a child: nothing else of the command line is to wait for it.
         from pydantic import ValidationError

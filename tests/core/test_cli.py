@@ -260,6 +260,12 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
     }
     assert settings == {"base_url": "http://host.test/v1", "model": "m"}
     assert cwd == str(other)
+    # An agent of another runner's is none of its own server: the same settings reach it.
+    (here / "gofer").mkdir()
+    (here / "gofer" / "gofer.toml").write_text("[agents.mine]\nrunner = 'fake'")
+    line = ["run", "--agent", "mine", "--base-url", "http://host.test/v1", "--model", "m", "spec"]
+    _, settings, _ = json.loads(gofer(*line, XDG_CONFIG_HOME=str(here)).stdout)
+    assert settings == {"base_url": "http://host.test/v1", "model": "m"}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +275,6 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
         (["--runner", " ", "x"], "--runner"),
         (["--resume=", "x"], "--resume"),
         ([" "], "TASK"),
-        (["--agent", "a", "--base-url", "http://host.test", "x"], "--base-url"),
         (["--branch", "b", "x"], "--branch"),
         (["--timeout", "0", "x"], "--timeout"),
     ],
