@@ -62,8 +62,11 @@ def begin(
     :raises OptionError: one of them is wrong.
     :raises GoferError: the child could not be started.
     """
-    names = {"--agent": agent, "--runner": runner, "--resume": resume, "--model": model}
-    for option, value in names.items():
+    said = [
+        ("--agent", agent), ("--runner", runner), ("--resume", resume), ("--base-url", base_url),
+        ("--model", model), *(("--tool", name) for name in tool or ()),
+    ]  # fmt: skip
+    for option, value in said:
         if value is not None and not value.strip():
             raise OptionError(option, f"is {value!r}: leave it out, or say which")
     if branch is not None and worktree is None:
@@ -73,7 +76,7 @@ def begin(
         raise OptionError("TASK", "is blank: say what to do")
     given = {"base_url": base_url, "model": model}
     settings: dict[str, Any] = {key: value for key, value in given.items() if value}
-    if agent is not None and runner is None and model:
+    if agent is not None and model:
         settings["agents"] = {
             agent: {"model": model}
         }  # a process is told so, others read the above

@@ -20,8 +20,7 @@ _SECRET = re.compile(
 _SHORTEST = 6
 # Tables whose values often are secrets, whatever their names.
 _SECRET_TABLES = frozenset({"env", "headers"})
-# Tables of what users name as they like.
-_NAMED_TABLES = frozenset({"agents", "runners", "plugins", "mcp_servers"})
+_NAMED_TABLES = frozenset({"agents", "runners", "plugins"})
 _USER_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/@\s]+@")
 _QUERY_OF_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^?#\s]*\?)[^#\s]+")
 _OPTION = re.compile(r"(--?[\w-]+)(=.*)?", re.S)
@@ -70,16 +69,19 @@ def _masked_list(key: Sequence[str | int], values: Sequence[Any]) -> list[Any]:
 
 
 def _is_secret(key: Sequence[str | int]) -> bool:
+    match key:
+        case ("agents", _, "env", "inherit" | "unset", int()):
+            return False  # the name of a variable
     for index, part in enumerate(key):
-        is_users_name = 0 < index < len(key) - 1 and key[index - 1] in _NAMED_TABLES
-        if isinstance(part, int) or is_users_name:
+        if isinstance(part, int) or _is_users_name(key, index):
             continue
-        if part in _SECRET_TABLES:
-            match key[index:]:
-                case ("env", "inherit" | "unset", int()):
-                    pass  # the name of a variable
-                case _:
-                    return True
-        elif _SECRET.search(part):
+        if part in _SECRET_TABLES or _SECRET.search(part):
             return True
     return False
+
+
+def _is_users_name(key: Sequence[str | int], index: int) -> bool:
+    """Whether users name a table of settings as they like there, such as an agent."""
+    if index == len(key) - 1 or key[0] not in _NAMED_TABLES:
+        return False
+    return index == 1 or (index == 3 and key[2] == "mcp_servers")

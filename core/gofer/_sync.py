@@ -15,7 +15,7 @@ from ._config_sources import dotted
 from .config import Config
 from .errors import PluginValidationError
 from .host import Host
-from .subagents import SubagentResult, SubagentSpec
+from .subagents import SubagentResult, SubagentSpec, WorktreeConfig
 
 __all__ = ["run"]
 
@@ -46,8 +46,10 @@ def run(
         order = SubagentSpec(task=task, agent=agent, runner=runner, **spec)
     except ValidationError as error:
         problem = error.errors()[0]
-        field = f"SubagentSpec.{dotted(problem['loc'])}"
-        raise PluginValidationError(field, reason(problem, SubagentSpec)) from None
+        field, *below = problem["loc"]
+        model = WorktreeConfig if field == "worktree" and below else SubagentSpec
+        where = f"SubagentSpec.{dotted(problem['loc'])}"
+        raise PluginValidationError(where, reason(problem, model)) from None
 
     async def main() -> SubagentResult:
         async with Host(plugins, config, cwd=cwd) as host:

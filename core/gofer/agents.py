@@ -16,7 +16,7 @@ from ._config_sources import did_you_mean
 from .config import AgentConfig, Config
 from .errors import ConfigError, PluginNotSupportedError
 
-__all__ = ["AGENTS", "Agent", "Found", "find", "find_all", "names"]
+__all__ = ["AGENTS", "Agent", "Found", "find", "find_all", "names", "unsupported"]
 
 _NPX = ("npx", "-y")
 
@@ -161,6 +161,17 @@ def names(config: Config | None = None) -> list[str]:
     return [*AGENTS, *(name for name in own if name not in AGENTS)]
 
 
+def unsupported(name: str, config: Config | None = None) -> str:
+    """Say that there is no such agent, which there are, and how to add one."""
+    others = [other for other in names(config) if other != name]
+    return (
+        f"agent {name!r} is unsupported{did_you_mean(name, others)}; "
+        f"the supported agents are: {', '.join(others)}. "
+        f"Add it as [tool.gofer.agents.{name}] with its command, if it speaks the Agent Client "
+        "Protocol"
+    )
+
+
 def find(name: str, config: Config | None = None, path: str | None = None) -> Found:
     """Look for an agent; nothing is remembered between calls.
 
@@ -174,13 +185,7 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
     own = config.agents.get(name) if config is not None else None
     known = AGENTS.get(name)
     if known is None and own is None:
-        supported = names(config)
-        raise PluginNotSupportedError(
-            f"agent {name!r} is unsupported{did_you_mean(name, supported)}; "
-            f"the supported agents are: {', '.join(supported)}. "
-            f"Add it as [tool.gofer.agents.{name}] with its command, if it speaks the Agent Client "
-            "Protocol"
-        )
+        raise PluginNotSupportedError(unsupported(name, config))
     agent = known if own is None else _configured(name, known, own)
     assert agent is not None
     if not agent.commands:

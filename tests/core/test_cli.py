@@ -274,6 +274,8 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
         (["--agent", "", "x"], "--agent"),
         (["--runner", " ", "x"], "--runner"),
         (["--resume=", "x"], "--resume"),
+        (["--base-url=", "x"], "--base-url"),
+        (["--tool", "a", "--tool", "", "x"], "--tool"),
         ([" "], "TASK"),
         (["--branch", "b", "x"], "--branch"),
         (["--timeout", "0", "x"], "--timeout"),
@@ -329,9 +331,14 @@ def test_a_model_of_an_agent_is_its_setting(here: Path) -> None:
     line = ["run", "--agent", "mine", "--model"]
     done = gofer(*line, "small", "x", XDG_CONFIG_HOME=str(here))
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
-    done = gofer(*line, "huge", "x", XDG_CONFIG_HOME=str(here))
-    assert done.returncode == 1
-    assert "huge" in done.stderr
+    for more in ([], ["--runner", "acp"]):
+        done = gofer(*line, "huge", *more, "x", XDG_CONFIG_HOME=str(here))
+        assert done.returncode == 1
+        assert "huge" in done.stderr
+    line[2] = "mien"
+    done = gofer(*line, "small", "x", XDG_CONFIG_HOME=str(here))
+    assert done.returncode == 2
+    assert "agent 'mien' is unsupported; did you mean mine?" in done.stderr
 
 
 def test_verbose_tells_what_the_agent_does(here: Path) -> None:

@@ -306,21 +306,36 @@ def test_a_table_in_a_file_that_is_one(tmp_path: Path) -> None:
         ("args", ["--api-key", "--verbose", "x"], ["--api-key", "--verbose", "x"]),
         ("env", {"HOME": "hunter2"}, {"HOME": MASK}),
         (
-            "env",
-            {"inherit": ["PATH"], "unset": ["A"], "set": {"A": "hunter2"}},
-            {"inherit": ["PATH"], "unset": ["A"], "set": {"A": MASK}},
+            "agents",
+            {"a": {"env": {"inherit": ["PATH"], "unset": ["A"], "set": {"A": "hunter2"}}}},
+            {"a": {"env": {"inherit": ["PATH"], "unset": ["A"], "set": {"A": MASK}}}},
         ),
         (
-            "env",
-            {"inherit": "hunter2", "unset": {"A": "hunter2"}, "x": ["hunter2"]},
-            {"inherit": MASK, "unset": {"A": MASK}, "x": [MASK]},
+            "agents",
+            {"a": {"env": {"inherit": "hunter2", "unset": {"A": "hunter2"}, "x": ["hunter2"]}}},
+            {"a": {"env": {"inherit": MASK, "unset": {"A": MASK}, "x": [MASK]}}},
         ),
-        ("headers", {"inherit": ["hunter2"]}, {"inherit": [MASK]}),
         (
             "agents",
             {"auth": {"command": ["a"], "token": "hunter2"}, "key": "hunter2"},
             {"auth": {"command": ["a"], "token": MASK}, "key": MASK},
         ),
+        (
+            "runners",
+            {"internal": {"mcp_servers": {"auth": {"url": "u", "env": {"A": "hunter2"}}}}},
+            {"internal": {"mcp_servers": {"auth": {"url": "u", "env": {"A": MASK}}}}},
+        ),
+        (
+            "plugins",
+            {"p": {"runners": {"env": {"A": "hunter2"}}, "agents": {"key": {"x": "hunter2"}}}},
+            {"p": {"runners": {"env": {"A": MASK}}, "agents": {"key": {"x": MASK}}}},
+        ),
+        (
+            "mcp_servers",
+            {"s": {"env": {"inherit": ["hunter2"]}}},
+            {"s": {"env": {"inherit": [MASK]}}},
+        ),
+        ("headers", {"inherit": ["hunter2"]}, {"inherit": [MASK]}),
     ],
 )
 def test_what_is_shown_of_a_value(key: str, value: Any, shown: Any) -> None:

@@ -1315,7 +1315,8 @@ def test_run_raises_what_keeps_the_child_from_starting() -> None:
     [
         ("agnet", "x", r"SubagentSpec\.agnet: there is no such key; did you mean agent\?"),
         ("timeout", 0, r"SubagentSpec\.timeout: should be greater than 0, not 0"),
-        ("worktree", {"pth": "x"}, r"SubagentSpec\.worktree\.path"),
+        ("worktree", {"branch": "x"}, r"SubagentSpec\.worktree\.path"),
+        ("worktree", {"path": "x", "brnch": "y"}, r"worktree\.brnch: .* did you mean branch\?"),
     ],
 )
 def test_a_field_that_a_child_cannot_have_is_named(field: str, value: object, said: str) -> None:

@@ -29,6 +29,9 @@ log = logging.getLogger("gofer.acp")
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
 
+_UNCLEAR_SECONDS = 1.0
+"""How long answers may take after an error that does not say what it is of."""
+
 
 class _Pending:
     __slots__ = ("answer", "done", "error", "method")
@@ -69,6 +72,7 @@ class Connection:
         self._lost: Lost | None = None
         self._deaf: Lost | None = None
         self._refusals = Refusals(self._write)
+        self._tasks: TaskGroup  # of who reads
         self._lines = Lines()
         self._reading = anyio.CancelScope()
         self._waits = False
@@ -175,6 +179,7 @@ class Connection:
     async def _read(self) -> Lost:
         error: Lost | None = None
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             tasks.start_soon(self._await_exit)
             try:
                 await self._read_while_it_runs()
@@ -290,7 +295,7 @@ class Connection:
     def _answered(self, message: dict[str, Any]) -> None:
         number = message.get("id")
         error = message.get("error")
-        if number is None and error is not None:
+        if number is None and isinstance(error, dict) and "jsonrpc" in message:
             self._failed(error)
             return
         if isinstance(number, str) and number.strip().isdecimal():
@@ -309,18 +314,26 @@ class Connection:
         pending.answer = message.get("result")
         pending.done.set()
 
-    def _failed(self, error: object) -> None:
-        """Take an error without an id: the agent could not read what it was sent.
-
-        It ends all that waits: which of it the agent could not read is not known, and nobody may
-        wait for an answer that does not come.
-        """
+    def _failed(self, error: dict[str, Any]) -> None:
+        """Take an error without an id: the agent could not read something that it was sent."""
         waiting = [pending for pending in self._pending.values() if not pending.done.is_set()]
-        for pending in waiting:
-            pending.fail(AgentError(pending.method, error))
-        if not waiting:
+        if waiting:
+            self._tasks.start_soon(self._fail_unless_answered, waiting, error)
+        else:
             self.noise += 1
             log.info("%s: an error of no request: %.200s", self._process.name, as_json(error))
+
+    async def _fail_unless_answered(self, waiting: list[_Pending], error: dict[str, Any]) -> None:
+        """End what waits, for nobody may wait for an answer that does not come.
+
+        Which of it the agent could not read is not known: what is answered soon was none of it.
+        """
+        with anyio.move_on_after(_UNCLEAR_SECONDS):
+            for pending in waiting:
+                await pending.done.wait()
+        for pending in waiting:
+            if not pending.done.is_set():
+                pending.fail(AgentError(pending.method, error))
 
     def _skip(self, what: bytes | dict[str, Any]) -> None:
         self.noise += 1

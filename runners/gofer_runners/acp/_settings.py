@@ -53,7 +53,7 @@ def _own_environment() -> dict[str, str]:
     global _decoded
     as_bytes = getattr(os.environ, "_data", None)
     if as_bytes is None or _decoded[0] != as_bytes:
-        _decoded = (as_bytes and as_bytes.copy(), dict(os.environ))
+        _decoded = (None if as_bytes is None else as_bytes.copy(), dict(os.environ))
     return _decoded[1]
 
 
@@ -130,10 +130,8 @@ def _settings(name: str, config: Config) -> AcpAgent:
             f"To install it: {found.agent.install}"
         )
     if not found.command:
-        raise ConfigError(
-            f"[tool.gofer.agents.{name}]: command is missing: how is it started? The agents that "
-            f"need none are: {', '.join(agents.AGENTS)}"
-        )
+        why = agents.unsupported(name, config)
+        raise ConfigError(f"[tool.gofer.agents.{name}]: command is missing, and {why}")
     given["command"] = list(found.command)
     given.pop("args", None)  # they are in it
     try:

@@ -186,8 +186,9 @@ async def test_an_error_is_told_however_deeply_it_is_nested(key: str) -> None:
 
 @pytest.mark.parametrize("number", [b'"id": null, ', b""])
 async def test_an_error_without_an_id_ends_all_that_waits(
-    number: bytes, caplog: pytest.LogCaptureFixture
+    number: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_connection, "_UNCLEAR_SECONDS", 0.01)
     error = b'{"jsonrpc": "2.0", %s"error": {"code": -32700, "message": "Parse error"}}\n' % number
     async with peer() as p, anyio.create_task_group() as tasks:
         askings = [(await ask(p, tasks, f"m{i}"))[0] for i in range(2)]
@@ -204,6 +205,42 @@ async def test_an_error_without_an_id_ends_all_that_waits(
         p.answer(message["id"], {"ok": True})
         await asking.done.wait()
         assert asking.result == {"ok": True}
+
+
+async def test_what_is_answered_after_an_error_without_an_id_was_read() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, message = await ask(p, tasks)
+        p.write(b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32700}}\n')
+        await p.connection.settle()
+        p.answer(message["id"], {"ok": True})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"level": "warn", "msg": "upload failed", "error": "ECONNREFUSED"},
+        {"level": "warn", "error": {"code": 5, "message": "x"}},
+        {"ts": 1, "msg": "tool ok", "error": False},
+        {"jsonrpc": "2.0", "error": "x"},
+        {"jsonrpc": "2.0", "id": None, "error": None},
+    ],
+)
+async def test_a_line_of_a_log_is_no_error_of_a_request(
+    line: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "_UNCLEAR_SECONDS", 0.01)
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, message = await ask(p, tasks)
+        p.write(json.dumps(line).encode() + b"\n")
+        await p.connection.settle()
+        await anyio.wait_all_tasks_blocked()
+        assert p.connection.noise == 1
+        assert not asking.done.is_set()
+        p.answer(message["id"], {})
+        await asking.done.wait()
+        assert asking.error is None
 
 
 DEEP = b"[" * 2000 + b"]" * 2000

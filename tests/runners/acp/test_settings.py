@@ -28,6 +28,15 @@ def test_it_is_gofers_own_as_it_is_now(made: list[tuple[str, str | None]]) -> No
             seen["PATH"] = "somebody else's"  # it is a copy
 
 
+def test_it_is_gofers_own_also_after_it_was_empty() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            patch.delenv(name)
+        assert Environment().variables() == {}
+    assert Environment().variables() == dict(os.environ)
+    assert os.environ
+
+
 @given(
     st.dictionaries(st.sampled_from(NAMES), values),
     st.booleans() | st.lists(st.sampled_from(NAMES)),
