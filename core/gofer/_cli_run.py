@@ -54,7 +54,7 @@ def run(
     Exit codes: 0 the child did it; 1 it failed; 2 it could not be started: usage, settings, or
     something not installed; 130 interrupted, 143 terminated: the child was stopped.
     """
-    asked = {name: _redecoded(value) for name, value in locals().items()}
+    asked = {name: _redecoded(name, value) for name, value in locals().items()}
     try:
         code = begin(**asked)
     except OptionError as error:
@@ -62,13 +62,23 @@ def run(
     raise typer.Exit(code)
 
 
-def _redecoded(value: Any) -> Any:
-    """Return a text as it was meant where the locale is not UTF-8 and read its bytes otherwise."""
+def _redecoded(name: str, value: Any) -> Any:
+    """Return a text as it was meant where the locale is not UTF-8 and read its bytes otherwise.
+
+    :raises typer.BadParameter: an option's are no UTF-8 at all; in a task they are replaced.
+    """
     if isinstance(value, list):
-        return [_redecoded(item) for item in value]
-    if isinstance(value, str) and not isinstance(value, Format):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return os.fsencode(value).decode("utf-8", "replace")
-    return value
+        return [_redecoded(name, item) for item in value]
+    if not isinstance(value, str) or isinstance(value, Format):
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        as_bytes = os.fsencode(value)
+    else:
+        return value
+    try:
+        return as_bytes.decode("utf-8", "replace" if name == "task" else "strict")
+    except UnicodeDecodeError:
+        option = f"--{name.replace('_', '-')}"
+        raise typer.BadParameter(f"{as_bytes!r} is no UTF-8", param_hint=option) from None

@@ -358,6 +358,11 @@ def test_arguments_in_a_locale_that_is_not_utf_8(site: Path, here: Path) -> None
     done = fake("spec", "--agent", "zö", "--resume", "é", "--tool", "ü", **plain)
     spec, _, _ = json.loads(done.stdout)
     assert (spec["agent"], spec["resume"], spec["tool_scope"]) == ("zö", "é", ["ü"])
+    # What is no text in any is replaced in a task, and refused where it names something.
+    assert json.loads(fake("spec \udcff").stdout)[0]["task"] == "spec �"
+    done = fake("spec", "--worktree", "w\udcff")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Invalid value for --worktree: b'w\\xff' is no UTF-8" in done.stderr
 
 
 def test_a_worktree(site: Path, here: Path) -> None:
