@@ -227,7 +227,7 @@ async def test_its_name_is_in_messages(
         assert process.name == "agent x"
         with caplog.at_level("DEBUG", "gofer"):
             await process.drained(SECONDS)
-    assert "agent x stderr: b'oops\\n'" in caplog.text
+    assert "agent x stderr: oops" in caplog.text
 
 
 async def test_a_closed_supervisor_starts_nothing() -> None:
