@@ -94,5 +94,7 @@ async def test_children_on_the_server_of_the_host(embedded_model: Path) -> None:
             async with anyio.create_task_group() as tasks:
                 for task in ("Say hi.", "Name a colour.", "word " * 600):
                     tasks.start_soon(one, task)
-    assert sorted(result.stop_reason for result in results) == ["max_tokens"] * 3
+    # So small a model sometimes has no more than five tokens to say.
+    assert {result.stop_reason for result in results} <= {"max_tokens", "end_turn"}
+    assert len(results) == 3
     assert sorted(bool(result.summary) for result in results) == [False, True, True]

@@ -34,6 +34,8 @@ def _dumped(entry: dict[str, Any]) -> bytes:
 class JournalFile:
     """Appends lines, each with one write: a crash leaves whole lines, and at most a torn one.
 
+    An empty line may stand where it was opened in the middle of another's write, which looked torn.
+
     It is opened when it is first needed. Lines that cannot be written are counted; the first is
     logged, and when it works again a line says how many there were.
 
