@@ -52,7 +52,7 @@ def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 def entries(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line]
+    return [json.loads(line) for line in lines]
 
 
 async def live(
@@ -302,3 +302,21 @@ async def test_by_default_it_is_in_the_users_state_folder(
         async with Host([ScriptedRunner("Hi."), JournalPlugin], discover=False) as host:
             await host.run(SubagentSpec(task="t", runner="scripted"))
     assert entries(tmp_path / "gofer" / "journal.jsonl")
+
+
+def test_one_that_is_opened_while_others_write_finds_no_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+
+    def write() -> None:
+        for _ in range(30):
+            file = JournalFile(path, 65_536)
+            for number in range(15):
+                file.write({"n": number, "text": "x" * 5000})
+            file.close()
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [entry["n"] for entry in entries(path)].count(0) == 90

@@ -82,7 +82,9 @@ async def test_a_tool_call(embedded_model: Path) -> None:
 
 
 async def test_children_on_the_server_of_the_host(embedded_model: Path) -> None:
-    runner = LlamaServerRunner(model_file=embedded_model, slots=2, context=512, max_tokens=5)
+    runner = LlamaServerRunner(
+        model_file=embedded_model, slots=2, context=512, max_tokens=5, temperature=0
+    )
     with anyio.fail_after(120):
         async with Host([runner], discover=False) as host:
             results = []
@@ -94,7 +96,5 @@ async def test_children_on_the_server_of_the_host(embedded_model: Path) -> None:
             async with anyio.create_task_group() as tasks:
                 for task in ("Say hi.", "Name a colour.", "word " * 600):
                     tasks.start_soon(one, task)
-    # So small a model sometimes has no more than five tokens to say.
-    assert {result.stop_reason for result in results} <= {"max_tokens", "end_turn"}
-    assert len(results) == 3
+    assert sorted(result.stop_reason for result in results) == ["max_tokens"] * 3
     assert sorted(bool(result.summary) for result in results) == [False, True, True]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 __all__ = ["JournalFile", "line_of"]
 
 log = logging.getLogger("gofer.journal")
+
+# Who looks at the end in the middle of another Host's write takes that for a torn line.
+_writing = threading.Lock()
 
 
 def line_of(entry: dict[str, Any], limit: int) -> bytes:
@@ -34,7 +38,7 @@ def _dumped(entry: dict[str, Any]) -> bytes:
 class JournalFile:
     """Appends lines, each with one write: a crash leaves whole lines, and at most a torn one.
 
-    An empty line may stand where it was opened in the middle of another's write, which looked torn.
+    An empty line may stand where it was opened in the middle of another program's write.
 
     It is opened when it is first needed. Lines that cannot be written are counted; the first is
     logged, and when it works again a line says how many there were.
@@ -81,8 +85,9 @@ class JournalFile:
         # What children say may be private.
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            size = os.lseek(fd, 0, os.SEEK_END)
-            self._torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+            with _writing:
+                size = os.lseek(fd, 0, os.SEEK_END)
+                self._torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
         except OSError:  # a pipe or a device has no end to look at
             self._torn = False
         self._fd = fd
@@ -90,7 +95,8 @@ class JournalFile:
     def _append(self, line: bytes) -> None:
         if self._torn:
             line = b"\n" + line
-        written = os.write(self._fd, line)
+        with _writing:
+            written = os.write(self._fd, line)
         self._torn = written < len(line) and (written > 0 or self._torn)
         if written < len(line):
             raise OSError(f"only {written} of {len(line)} bytes were taken: is the disk full?")
