@@ -19,24 +19,20 @@ def main() -> None:
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeds:  # while it loads there is nothing to be ended, and an interrupt can break imports
         signal.signal(signal.SIGINT, _leave)
-    # What is loaded stays, and searching it for garbage, again and at the end, would take a sixth
-    # of the time of a short run.
+    # What is loaded stays: searching it for garbage would take a tenth of the time of a short run.
     gc.set_threshold(_OBJECTS)
-    try:
-        from ._cli_plain import read
+    from ._cli_plain import read
 
-        asked = read(sys.argv[1:], os.environ)
-        if asked is not None:
-            from ._cli_begin import begin_plain
+    asked = read(sys.argv[1:], os.environ)
+    if asked is not None:
+        from ._cli_begin import begin_plain
 
-            begin_plain(asked)
-        from .cli import main as any_other
+        begin_plain(asked)
+    from .cli import main as any_other
 
-        if heeds:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        any_other()
-    finally:
-        gc.freeze()
+    if heeds:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    any_other()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._cli_output import Format, complain, exit_code, show_log
 from ._launch import early
+from ._leave import leave
 from .errors import GoferError
 
-__all__ = ["OptionError", "begin", "begin_plain"]
+__all__ = ["Ended", "OptionError", "begin", "begin_plain"]
 
 
 class OptionError(Exception):
@@ -22,6 +23,13 @@ class OptionError(Exception):
         self.option = option
 
 
+class Ended(NamedTuple):
+    """How a run ended: the exit code, and whether only gofer's own plugins were part of it."""
+
+    code: int
+    alone: bool
+
+
 def begin_plain(asked: dict[str, Any]) -> None:
     """Have a child do what is *asked*, the arguments of :func:`begin`, and exit.
 
@@ -29,7 +37,10 @@ def begin_plain(asked: dict[str, Any]) -> None:
     """
     show_log()
     try:
-        sys.exit(begin(**asked))
+        ended = begin(**asked)
+        if ended.alone:
+            leave(ended.code)
+        sys.exit(ended.code)
     except OptionError:
         return
     except GoferError as error:
@@ -54,8 +65,8 @@ def begin(
     model: str | None = None,
     format: Format = Format.text,
     as_json: bool = False,
-) -> int:
-    """Have a child do *task*, print its final message, and return the exit code.
+) -> Ended:
+    """Have a child do *task*, print its final message, and return how it ended.
 
     The arguments are those of ``_cli_run``.
 
@@ -102,7 +113,8 @@ def begin(
             problem = error.errors()[0]
             option = f"--{str(problem['loc'][0]).replace('_', '-')}"
             raise OptionError(option, problem["msg"]) from None
-        return Job(spec, settings, cwd, Format.json if as_json else format, launched).main()
+        job = Job(spec, settings, cwd, Format.json if as_json else format, launched)
+        return Ended(job.main(), job.alone)
 
 
 def _from_stdin() -> str:

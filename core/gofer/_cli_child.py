@@ -28,10 +28,13 @@ __all__ = ["Job"]
 OK, FAILED = 0, 1
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 _KNOWN_CALLS = 1024
+_RAN = ("loaded", "failed")
 
 
 class Job:
     """One child, who watches it, and the signals that end it.
+
+    ``alone``, once it has ended: whether nothing but gofer's own plugins was loaded for it.
 
     :param launched: the program that supervises agents, where it has been started already.
     """
@@ -54,6 +57,7 @@ class Job:
         self._signal: int | None = None
         self._result: SubagentResult | None = None
         self._error: GoferError | None = None
+        self.alone = False
 
     def main(self) -> int:
         """Run the child, print what came of it, and return the exit code."""
@@ -89,6 +93,10 @@ class Job:
             if self._signal is not None:
                 self._child.cancel()
             self._result = await self._child.wait()
+            self.alone = {info.distribution for info in host.plugins if info.status in _RAN} <= {
+                "gofer",
+                None,
+            }
 
     def _check_scope(self, host: Host) -> None:
         """Refuse a scope that would not be kept: who types it relies on it."""

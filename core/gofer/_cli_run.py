@@ -56,7 +56,7 @@ def run(
     """
     asked = {name: _redecoded(name, value) for name, value in locals().items()}
     try:
-        code = begin(**asked)
+        code = begin(**asked).code
     except OptionError as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
     raise typer.Exit(code)

@@ -15,7 +15,7 @@ from ._limits import time_limits, watch
 from ._outcome import CANCELLED, checked, failure, partial, settled
 from .blocks import BLOCK_TYPES, Block
 from .errors import PluginInternalError, PluginNotSupportedError, RunnerError
-from .messages import Message, Request, Usage
+from .messages import Request, Usage
 from .model import Model
 from .runner import Run
 from .stream import CLOSING_SECONDS, ErrorMode, Pair, TurnStream
@@ -175,8 +175,7 @@ class Life:
         if child.observed:
             self._turn = self.new_turn()
             pair = Pair(registry, self._turn)
-            request = Request(messages=[Message("user", child.spec.task)])
-            request = await pair.open(request, copied=True)
+            request = await pair.open(Request.of_task(child.spec.task), copied=True)
             asked = [message for message in request.messages if message.role == "user"]
             run.prompt = asked[-1].text if asked else ""
             self._pair = pair

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from ._clean import JsonValue, Lazy, Str, copied, no_items
+from ._clean import JsonValue, Lazy, Str, built, clean_text, copied, no_items
 from .blocks import Block, Text
 from .errors import GoferError
 from .turn import Turn
@@ -113,6 +113,24 @@ class Request(_WithTurn):
     temperature: float | None = Field(default=None, allow_inf_nan=False)
     max_tokens: int | None = None
     extra: dict[Str, JsonValue] = Field(default_factory=dict)
+
+    @classmethod
+    def of_task(cls, task: str) -> Request:
+        """Return the request of a child whose agent asks its model itself."""
+        # What checks a request is long to build, and a process with one child needs it for nothing.
+        text = {"type": "text", "text": clean_text(task), "message_id": None}
+        said = built(Text, text, {"text"})
+        message = built(Message, {"role": "user", "content": [said]}, {"role", "content"})
+        fields: dict[str, Any] = {
+            "messages": [message],
+            "model": None,
+            "tools": [],
+            "tool_choice": None,
+            "temperature": None,
+            "max_tokens": None,
+            "extra": {},
+        }
+        return built(cls, fields, {"messages"})
 
     def for_turn(self, turn: Turn) -> Request:
         """Return a copy that belongs to *turn*; changes to it do not reach the original."""

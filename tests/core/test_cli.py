@@ -24,7 +24,9 @@ from gofer.cli import app
 from gofer.testing import fake_agent
 
 RUNNER = '''
+import os
 import sys
+import tempfile
 
 import anyio
 import gofer
@@ -59,6 +61,11 @@ class Fake(gofer.Runner):
     async def print(self, spec, run):
         print("NOISE")
         await run.emit(gofer.Text(text="printed"))
+        return run.result()
+
+    async def keep(self, spec, run):
+        self.file = tempfile.NamedTemporaryFile(dir=".")  # goes when it is collected
+        await run.emit(gofer.Text(text=" ".join(os.listdir(run.cwd))))
         return run.result()
 
     async def stop(self, spec, run):
@@ -876,3 +883,8 @@ def test_what_a_plugin_prints_is_no_part_of_the_result(site: Path, here: Path) -
     done = gofer("run", "--runner", "fake", "--json", "print")
     assert json.loads(done.stdout)["summary"] == "printed"
     assert "NOISE" in done.stderr
+
+
+def test_what_others_leave_to_the_interpreters_end_is_done_there(site: Path, here: Path) -> None:
+    assert gofer("run", "--runner", "fake", "keep").stdout.startswith("tmp")
+    assert [*here.iterdir()] == []

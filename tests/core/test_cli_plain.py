@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gofer import _cli_run
-from gofer._cli_begin import begin
+from gofer._cli_begin import Ended, begin
 from gofer._cli_output import Format
 from gofer._cli_plain import VALUES, read
 from gofer.cli import app
@@ -28,9 +28,9 @@ def understood(argv: list[str]) -> dict[str, Any] | None:
     """Return what the command gives to ``begin``, None where it refuses the command line."""
     given_: list[dict[str, Any]] = []
 
-    def take(**asked: Any) -> int:
+    def take(**asked: Any) -> Ended:
         given_.append(asked)
-        return 0
+        return Ended(0, alone=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_cli_run, "begin", take)

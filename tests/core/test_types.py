@@ -338,6 +338,16 @@ def turn() -> Turn:
     return Turn(id="turn-0", host=None, session="s")  # type: ignore[arg-type]
 
 
+@given(TEXT)
+def test_the_request_of_a_task_is_what_a_checked_one_would_be(task: str) -> None:
+    made, checked = Request.of_task(task), Request(messages=[Message("user", task)])
+    made._turn = checked._turn = turn()
+    assert made == checked
+    assert made.model_fields_set == checked.model_fields_set
+    assert made.model_dump_json(exclude_unset=True) == checked.model_dump_json(exclude_unset=True)
+    assert made.messages is not Request.of_task(task).messages
+
+
 def test_a_turns_request_is_a_copy() -> None:
     original = Request(
         messages=[Message("user", "one")],
