@@ -5,35 +5,29 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
 
-from ._proc import descendants, rouse, send_signal, started_at
+from . import _patience
+from ._patience import exit_of, patiently, receive
+from ._proc import descendants, send_signal, started_at
 
 if sys.platform != "win32":
     import fcntl
     import termios
 
-__all__ = ["LAST_SECONDS", "STDERR_TAIL", "Process", "patiently", "receive"]
+__all__ = ["STDERR_TAIL", "Process"]
 
 log = logging.getLogger("gofer")
 
 STDERR_TAIL = 64 * 1024
 """How many bytes of a process's stderr are kept, the last ones."""
-
-LAST_SECONDS = 20.0
-"""How long the supervisor may take to end what it has."""
-
-# When there is nothing yet of what takes milliseconds, somebody may have been stopped. Who is
-# stopped each time that he has been made to go on will never come.
-_LOOK_SECONDS = 1.0
-_MOST_STOPS = 3
 
 _CHUNK = 64 * 1024
 
@@ -42,7 +36,7 @@ class Process:
     """One process and all that it starts; made by ``Supervisor.process``.
 
     ``name`` is what messages call it; ``returncode`` is its exit code, or the negative number of
-    the signal that ended it; None while it runs.
+    the signal that ended it; None while it runs. ``sent`` counts the bytes written to its stdin.
     """
 
     def __init__(self, name: str, stdin: int, stdout: int, stderr: int, lifeline: socket.socket):
@@ -53,6 +47,7 @@ class Process:
         self._session = 0  # its supervisor's and its reaper's, which nobody else can join
         self.returncode: int | None = None
         self.left: list[int] | None = None
+        self.sent = 0
         self._stdin = stdin
         self._stdout = stdout
         self._stderr = stderr
@@ -82,7 +77,7 @@ class Process:
     @property
     def unread(self) -> int:
         """How many bytes of its stdout lie in the pipe."""
-        return int.from_bytes(fcntl.ioctl(self._stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return _lying(self._stdout)
 
     async def send(self, data: bytes) -> None:
         """Write to its stdin; one task at a time.
@@ -96,7 +91,9 @@ class Process:
             if stdin < 0:
                 raise anyio.ClosedResourceError
             try:
-                view = view[os.write(stdin, view) :]
+                written = os.write(stdin, view)
+                self.sent += written
+                view = view[written:]
             except BlockingIOError:
                 try:
                     with anyio.CancelScope() as self._writing:
@@ -107,6 +104,23 @@ class Process:
                         os.close(stdin)
             except BrokenPipeError:
                 raise anyio.BrokenResourceError from None
+
+    async def deafened(self) -> int:
+        """Wait until nobody can read its stdin any more; return how many bytes were never read.
+
+        It returns 0 also where it was closed here.
+
+        :raises OSError: there are no descriptors left.
+        """
+        if self._stdin < 0:
+            return 0
+        watch = select.epoll()
+        try:
+            watch.register(self._stdin, 0)  # that an end is closed is told all the same
+            await anyio.wait_readable(watch.fileno())
+        finally:
+            watch.close()
+        return _lying(self._stdin) if self._stdin >= 0 else 0
 
     def close_stdin(self) -> None:
         """Close its stdin: most agents end then."""
@@ -160,7 +174,7 @@ class Process:
         self._tell(b"E")
         if not await patiently(self._gone.wait, self._session, self.name):
             self._sweep("its reaper does not answer")
-            with anyio.move_on_after(_LOOK_SECONDS):
+            with anyio.move_on_after(_patience.LOOK_SECONDS):
                 await self._gone.wait()
         if self.left:
             log.error("%s: processes %s could not be ended", self.name, self.left)
@@ -206,6 +220,8 @@ class Process:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen)
                 tasks.start_soon(self._drain_stderr)
+                if self.pid:
+                    tasks.start_soon(self._see_exit)
 
     async def _listen(self) -> None:
         try:
@@ -223,6 +239,15 @@ class Process:
                 self.returncode = -signal.SIGKILL
             self._exited.set()
             self._gone.set()
+
+    async def _see_exit(self) -> None:
+        """See that its exit becomes known, also where those have been stopped who tell of it."""
+        if not await exit_of(self.pid, self._started):
+            return
+        if not await patiently(self._exited.wait, self._session, self.name):
+            self._sweep("nobody tells how it exited")
+            self.returncode = -signal.SIGKILL
+            self._exited.set()
 
     def _heard(self, message: dict[str, object]) -> None:
         if "exit" in message:
@@ -258,47 +283,13 @@ class Process:
         self._lifeline.close()
 
 
+def _lying(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 async def _read(fd: int) -> bytes:
     while True:
         # Most often there is nothing yet; to try that first costs more than to wait.
         await anyio.wait_readable(fd)
         with suppress(BlockingIOError):
             return os.read(fd, _CHUNK)
-
-
-async def patiently(
-    waiting: Callable[[], Awaitable[object]],
-    session: int,
-    name: str,
-    seconds: float = LAST_SECONDS,
-) -> bool:
-    """Await what a supervisor or its reapers do; return whether it came.
-
-    Where an agent, or somebody else, has stopped them, they go on, and the log says so.
-
-    :param waiting: may be cancelled, and called again.
-    :param session: theirs; 0 where none of them can have been told yet.
-    :param name: who waits.
-    """
-    stops = 0
-    with anyio.move_on_after(seconds):
-        while stops < _MOST_STOPS:
-            with anyio.move_on_after(_LOOK_SECONDS):
-                await waiting()
-                return True
-            if stopped := rouse(session):
-                stops += 1
-                what = "had been stopped, by what they supervise or by hand; they go on"
-                log.warning("%s: the supervising processes %s %s", name, stopped, what)
-    return False
-
-
-async def receive(channel: socket.socket) -> bytes:
-    """Return what comes next; empty at the end."""
-    while True:
-        try:
-            return channel.recv(4096)
-        except BlockingIOError:
-            await anyio.wait_readable(channel)
-        except ConnectionResetError:
-            return b""

@@ -20,8 +20,9 @@ from pathlib import Path
 import anyio
 
 from ._launch import Launched
+from ._patience import exit_of, patiently, receive
 from ._proc import descendants, send_signal, started_at
-from ._process import STDERR_TAIL, Process, patiently, receive
+from ._process import STDERR_TAIL, Process
 from .errors import GoferError, PluginNotSupportedError, RunnerError
 
 __all__ = ["STDERR_TAIL", "Process", "Supervisor"]
@@ -74,7 +75,7 @@ class Supervisor:
         self._open = False
         self._launched.hang_up()
         pid = self.pid
-        if not await patiently(partial(_exit_of, pid), pid, "closing"):
+        if not await patiently(partial(exit_of, pid), pid, "closing"):
             found = dict(descendants(pid))
             log.error("the supervisor does not end: it is killed, with processes %s", [*found])
             for below, started in found.items():
@@ -259,14 +260,3 @@ async def _send_fds(channel: socket.socket, fds: list[int]) -> None:
             await anyio.wait_writable(channel)
         else:
             return
-
-
-async def _exit_of(pid: int) -> None:
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        await anyio.wait_readable(fd)
-    finally:
-        os.close(fd)

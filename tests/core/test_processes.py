@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gofer import GoferError, PluginNotSupportedError, RunnerError, _process, processes
+from gofer import GoferError, PluginNotSupportedError, RunnerError, _patience, _process, processes
 from gofer._launch import Launched, early
 from gofer._proc import descendants, parent_of
 from gofer.processes import STDERR_TAIL, Process, Supervisor
@@ -308,6 +308,19 @@ async def test_who_does_not_read_breaks_the_writer_not_the_loop(supervisor: Supe
         with pytest.raises(anyio.BrokenResourceError), anyio.fail_after(SECONDS):
             while True:  # the supervisor may hold its end of the pipe a moment longer
                 await process.send(b"x")
+
+
+async def test_who_closes_its_stdin_and_lives_on_is_seen(supervisor: Supervisor) -> None:
+    async with shell(supervisor, "read line; exec 0<&-; echo $line; exec sleep 4005") as process:
+        with anyio.fail_after(SECONDS):
+            await process.send(b"one\nnever read\n")
+            assert await lines(process, 1) == ["one"]
+            assert await process.deafened() == len(b"never read\n")
+            assert process.sent == len(b"one\nnever read\n")
+            assert await process.deafened() == len(b"never read\n")
+            process.close_stdin()
+            assert await process.deafened() == 0
+        assert process.returncode is None
 
 
 async def test_a_write_that_waits_ends_when_stdin_is_closed(supervisor: Supervisor) -> None:
@@ -770,7 +783,7 @@ WHOM = ["the reaper", "the supervisor", "both", "both, and the reaper is killed"
 async def test_who_stops_his_supervisors_does_not_outlive_his_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, whom: str, moment: str
 ) -> None:
-    monkeypatch.setattr(_process, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(_patience, "LOOK_SECONDS", 0.2)
     async with Supervisor() as supervisor:
         async with python(supervisor, STOPPERS, whom, moment) as process:
             (tool,) = map(int, await lines(process, 1))
@@ -778,7 +791,7 @@ async def test_who_stops_his_supervisors_does_not_outlive_his_end(
             tree = {pid for pid, _ in descendants(top)}
             assert {process.pid, tool} <= tree
             began = time.monotonic()
-    assert time.monotonic() - began < _process.LAST_SECONDS / 2
+    assert time.monotonic() - began < _patience.LAST_SECONDS / 2
     assert await anyio.to_thread.run_sync(await_end, tree | {top}) == []
     assert not process.left
     if whom != "the reaper":
@@ -787,6 +800,31 @@ async def test_who_stops_his_supervisors_does_not_outlive_his_end(
         assert "its reaper (status -9) was killed" in caplog.text
     else:
         assert caplog.text == ""
+
+
+async def test_an_exit_is_told_also_where_nobody_is_left_to_tell(
+    supervisor: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = f"kill -STOP $PPID {supervisor.pid}; sleep 4006 & exit 7"
+    async with shell(supervisor, code) as process:
+        with anyio.fail_after(SECONDS):
+            assert await process.wait() == 7
+    assert "/bin/sh: the supervising processes [" in caplog.text
+    assert process.left == []
+
+
+async def test_an_exit_that_cannot_be_told_is_taken_for_a_kill(
+    supervisor: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who makes them go on may be beaten by who stops them.
+    monkeypatch.setattr(_patience, "rouse", lambda session: [session])
+    monkeypatch.setattr(_patience, "LOOK_SECONDS", 0.2)
+    code = f"kill -STOP $PPID {supervisor.pid}; exit 7"
+    async with shell(supervisor, code) as process:
+        with anyio.fail_after(SECONDS):
+            assert await process.wait() == -signal.SIGKILL
+        monkeypatch.undo()
+    assert "/bin/sh: nobody tells how it exited; what can be found" in caplog.text
 
 
 async def test_a_stopped_supervisor_starts_and_calls_off_all_the_same(
@@ -806,7 +844,7 @@ async def test_a_stopped_supervisor_starts_and_calls_off_all_the_same(
         tasks.start_soon(start_and_forget, supervisor)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert time.monotonic() - began < _process.LAST_SECONDS / 2
+    assert time.monotonic() - began < _patience.LAST_SECONDS / 2
     assert tree_of(supervisor) == set()
     assert len(os.listdir("/proc/self/fd")) == fds
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -15,11 +13,12 @@ from anyio.lowlevel import checkpoint
 from gofer import RunnerError
 from gofer.processes import Process
 
-from ._errors import AgentError, Lost
+from ._errors import Lost
 from ._joined import joined
 from ._lines import Lines
-from ._messages import Unreadable, decode, encode
+from ._messages import decode, encode
 from ._refusals import Refusals
+from ._requests import Requests, fail_unless_answered
 from ._text import as_json, cut
 
 __all__ = ["Connection"]
@@ -28,23 +27,6 @@ log = logging.getLogger("gofer.acp")
 
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
-
-_UNCLEAR_SECONDS = 1.0
-"""How long answers may take after an error that does not say what it is of."""
-
-
-class _Pending:
-    __slots__ = ("answer", "done", "error", "method")
-
-    def __init__(self, method: str) -> None:
-        self.method = method
-        self.done = anyio.Event()
-        self.answer: Any = None
-        self.error: RunnerError | None = None
-
-    def fail(self, error: RunnerError) -> None:
-        self.error = error
-        self.done.set()
 
 
 class Connection:
@@ -66,8 +48,7 @@ class Connection:
         self._process = process
         self._on_notification = on_notification
         self._on_request = on_request
-        self._ids = itertools.count()
-        self._pending: dict[int, _Pending] = {}
+        self._requests = Requests()
         self._writing = anyio.Lock(fast_acquire=True)
         self._lost: Lost | None = None
         self._deaf: Lost | None = None
@@ -103,18 +84,14 @@ class Connection:
         :raises AgentError: it answered with an error.
         :raises Lost: it is gone, or goes before it has answered.
         """
-        number = next(self._ids)
-        pending = self._pending[number] = _Pending(method)
-        try:
-            await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        with self._requests.new(method) as pending:
+            await self._send(
+                {"jsonrpc": "2.0", "id": pending.number, "method": method, "params": params}
+            )
+            pending.end = self._process.sent
             if on_sent is not None:
                 on_sent()
-            await pending.done.wait()
-        finally:
-            del self._pending[number]
-        if pending.error is not None:
-            raise pending.error
-        return pending.answer
+            return await pending.outcome()
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Tell the agent.
@@ -181,6 +158,7 @@ class Connection:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._await_exit)
+            tasks.start_soon(self._await_deafness)
             try:
                 await self._read_while_it_runs()
                 if self._process.returncode is not None:
@@ -241,6 +219,20 @@ class Connection:
         if self._waits:  # and does not handle what came before
             self._reading.cancel()
 
+    async def _await_deafness(self) -> None:
+        """Fail what the agent can never have read, where it closes its stdin and lives on."""
+        try:
+            unread = await self._process.deafened()
+        except OSError as error:
+            log.warning("%s: the end of its stdin cannot be seen: %s", self._process.name, error)
+            return
+        read = self._process.sent - unread
+        lost = await self._gone("it closed its stdin before it had read all that it was sent")
+        if self._process.returncode is not None:
+            return  # who reads tells
+        self._deaf = self._deaf or lost
+        self._requests.fail_unread(read, lost)
+
     async def _gone(self, why: str) -> Lost:
         """Return the error that says how the agent went."""
         with anyio.move_on_after(_EXIT_SECONDS):
@@ -252,7 +244,7 @@ class Connection:
         said = process.stderr_tail.strip()
         code = process.returncode
         unexplained = code == 0 or (code is not None and code > 0 and not said)
-        if unexplained and any(p.method == "initialize" for p in self._pending.values()):
+        if unexplained and self._requests.wait_for("initialize"):
             why += (
                 " before it answered initialize: does it speak the Agent Client Protocol, or need "
                 "an argument for that, such as --acp?"
@@ -264,9 +256,7 @@ class Connection:
             self._lost = error
             self.closed.set()
             self._handled.set()
-        for pending in self._pending.values():
-            if not pending.done.is_set():
-                pending.fail(self._lost)
+        self._requests.fail(self._lost)
 
     async def _take(self, data: bytes) -> None:
         messages = list(self._messages(data))
@@ -293,47 +283,19 @@ class Connection:
                 self._skip(line)
 
     def _answered(self, message: dict[str, Any]) -> None:
-        number = message.get("id")
         error = message.get("error")
-        if number is None and isinstance(error, dict) and "jsonrpc" in message:
+        if message.get("id") is None and isinstance(error, dict) and "jsonrpc" in message:
             self._failed(error)
-            return
-        if isinstance(number, str) and number.strip().isdecimal():
-            with suppress(ValueError):  # it has too many digits
-                number = int(number)  # some agents send every id back as a string
-        known = type(number) is int or type(number) is float
-        pending = self._pending.get(number) if known else None  # type: ignore[arg-type]
-        if pending is None or pending.done.is_set():
+        elif not self._requests.answer(message):
             self._skip(message)
-            return
-        if isinstance(message, Unreadable):
-            said = f"the agent's answer to {pending.method} cannot be read: {message.reason}"
-            pending.error = RunnerError(said)
-        elif error is not None:
-            pending.error = AgentError(pending.method, error)
-        pending.answer = message.get("result")
-        pending.done.set()
 
     def _failed(self, error: dict[str, Any]) -> None:
         """Take an error without an id: the agent could not read something that it was sent."""
-        waiting = [pending for pending in self._pending.values() if not pending.done.is_set()]
-        if waiting:
-            self._tasks.start_soon(self._fail_unless_answered, waiting, error)
+        if waiting := self._requests.waiting:
+            self._tasks.start_soon(fail_unless_answered, waiting, error)
         else:
             self.noise += 1
             log.info("%s: an error of no request: %.200s", self._process.name, as_json(error))
-
-    async def _fail_unless_answered(self, waiting: list[_Pending], error: dict[str, Any]) -> None:
-        """End what waits, for nobody may wait for an answer that does not come.
-
-        Which of it the agent could not read is not known: what is answered soon was none of it.
-        """
-        with anyio.move_on_after(_UNCLEAR_SECONDS):
-            for pending in waiting:
-                await pending.done.wait()
-        for pending in waiting:
-            if not pending.done.is_set():
-                pending.fail(AgentError(pending.method, error))
 
     def _skip(self, what: bytes | dict[str, Any]) -> None:
         self.noise += 1

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gofer import RunnerError
-from gofer_runners.acp import _connection, _refusals
+from gofer_runners.acp import _connection, _refusals, _requests
 from gofer_runners.acp._errors import AgentError, Lost
 from gofer_runners.acp._messages import encode
 
@@ -46,6 +46,15 @@ async def ask(p: Peer, tasks: Any, method: str = "m", **params: Any) -> tuple[As
     asking = Asking(lambda: p.connection.request(method, params))
     tasks.start_soon(asking.run)
     return asking, await p.read()
+
+
+async def ask_unread(p: Peer, tasks: Any) -> Asking:
+    """Ask an agent that does not read; return when the request lies in its pipe."""
+    sent = anyio.Event()
+    asking = Asking(lambda: p.connection.request("m", {}, sent.set))
+    tasks.start_soon(asking.run)
+    await sent.wait()
+    return asking
 
 
 async def test_a_request_is_sent_as_json_rpc_and_gets_its_result() -> None:
@@ -188,7 +197,7 @@ async def test_an_error_is_told_however_deeply_it_is_nested(key: str) -> None:
 async def test_an_error_without_an_id_ends_all_that_waits(
     number: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "_UNCLEAR_SECONDS", 0.01)
+    monkeypatch.setattr(_requests, "_UNCLEAR_SECONDS", 0.01)
     error = b'{"jsonrpc": "2.0", %s"error": {"code": -32700, "message": "Parse error"}}\n' % number
     async with peer() as p, anyio.create_task_group() as tasks:
         askings = [(await ask(p, tasks, f"m{i}"))[0] for i in range(2)]
@@ -230,7 +239,7 @@ async def test_what_is_answered_after_an_error_without_an_id_was_read() -> None:
 async def test_a_line_of_a_log_is_no_error_of_a_request(
     line: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "_UNCLEAR_SECONDS", 0.01)
+    monkeypatch.setattr(_requests, "_UNCLEAR_SECONDS", 0.01)
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, message = await ask(p, tasks)
         p.write(json.dumps(line).encode() + b"\n")
@@ -544,6 +553,33 @@ async def test_who_closed_its_stdin_is_still_listened_to(monkeypatch: pytest.Mon
         assert asking.result == {"still": True}
 
 
+async def test_what_can_never_have_been_read_fails_when_stdin_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.01)
+    async with peer() as p, anyio.create_task_group() as tasks:
+        first, _ = await ask(p, tasks)
+        second = await ask_unread(p, tasks)
+        p.close("stdin")
+        await second.done.wait()
+        assert str(second.error) == (
+            "agent x: it closed its stdin before it had read all that it was sent"
+        )
+        assert p.connection.lost is second.error
+        assert not first.done.is_set()
+        p.answer(0, "it was read")
+        await first.done.wait()
+        assert first.result == "it was read"
+
+
+async def test_who_exits_with_something_unread_is_told_of_by_his_exit() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking = await ask_unread(p, tasks)
+        p.exit(3)
+        await asking.done.wait()
+        assert str(asking.error) == "agent x: it exited with code 3"
+
+
 async def test_a_message_over_the_limit_ends_the_connection_with_a_reason() -> None:
     async with peer() as p, anyio.create_task_group() as tasks:
         p.connection._lines._limit = 1000
@@ -597,7 +633,7 @@ async def test_a_cancelled_request_is_forgotten() -> None:
         with anyio.move_on_after(0.01):
             await p.connection.request("m", {})
         assert (await p.read())["id"] == 0
-        assert p.connection._pending == {}
+        assert p.connection._requests.waiting == []
         p.answer(0, {})
         await p.connection.settle()
         assert p.connection.noise == 1

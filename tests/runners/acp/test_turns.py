@@ -75,6 +75,26 @@ async def test_the_final_message() -> None:
         assert len(await b.pids()) == 1
 
 
+# It opens a session and then closes its stdin, before or after it was sent the prompt.
+DEAF = """
+read line; echo '{"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": 1}}'
+read line; echo '{"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}}'
+exec 0<&-
+exec sleep 4007
+"""
+
+
+async def test_who_closes_its_stdin_and_lives_on_is_not_waited_for() -> None:
+    agent = {"command": ["/bin/sh", "-c", DEAF], "end_grace": 0.1}
+    async with bench(agents={"fake": agent}) as b:
+        for _ in range(3):
+            with anyio.fail_after(20):
+                result = await b.run()
+            assert result.stop_reason == "error"
+            assert "its stdin" in (result.error or "")
+        assert not await b.pids()
+
+
 async def test_everything_an_agent_reports_goes_through_the_hooks() -> None:
     def replace(chunk: StreamChunk) -> None:
         if isinstance(chunk.block, Text):
