@@ -77,6 +77,11 @@ class Family:
                 "Do the work yourself, or have the user raise max_depth"
             )
         name, runner = self.runner_of(spec)
+        if spec.agent and name != self._runner_of_agent(spec.agent):
+            log.warning(
+                "agent %r is one of runner %r: runner %r, which was named for it, may not know it, "
+                "and do the task itself", spec.agent, self._runner_of_agent(spec.agent), name,
+            )  # fmt: skip
         if runner is not None:
             runner.check(spec, host)
             if spec.tool_scope and not runner.capabilities.tool_scope:
@@ -188,13 +193,13 @@ class Family:
         return name, self._runner(name)
 
     def _runner_name(self, spec: SubagentSpec) -> str:
-        config = self.host.config
         if spec.runner:
             return spec.runner
-        if spec.agent:
-            entry = config.agents.get(spec.agent)
-            return entry.runner if entry is not None else "acp"
-        return config.default_runner
+        return self._runner_of_agent(spec.agent) if spec.agent else self.host.config.default_runner
+
+    def _runner_of_agent(self, agent: str) -> str:
+        entry = self.host.config.agents.get(agent)
+        return entry.runner if entry is not None else "acp"
 
     def _runner(self, name: str) -> Runner | None:
         try:

@@ -1342,6 +1342,21 @@ async def test_who_cannot_keep_to_a_scope_is_warned_of(
     assert all("runner 'actor'" in one and "read, edit" in one for one in told)
 
 
+async def test_a_runner_that_is_not_the_agents_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = {"agents": {"mine": {"runner": "actor"}}}
+    async with Host([Actor(say=say)], config, discover=False) as host:
+        assert (await host.run(task("say", agent="mine", runner="actor"))).exit_ok
+        assert caplog.records == []
+        assert (await host.run(task("say", agent="opencode", runner="actor"))).exit_ok
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == (
+        "agent 'opencode' is one of runner 'acp': runner 'actor', which was named for it, may not "
+        "know it, and do the task itself"
+    )
+
+
 async def test_run_where_a_loop_runs_already() -> None:
     threads, main = [], threading.current_thread()
 
