@@ -51,17 +51,19 @@ async def patiently(
     return False
 
 
-async def exit_of(pid: int, started: int | None = None) -> bool:
+async def exit_of(pid: int, started: int = 0) -> bool:
     """Wait until a process has ended; return False, at once, where that cannot be seen.
 
-    :param started: when it was started, where its id may be another process's by now.
+    :param started: when it was started, where its id may be another process's by now; 0: that is
+        not known.
     """
     try:
         fd = os.pidfd_open(pid)
     except OSError as error:
         return isinstance(error, ProcessLookupError)
     try:
-        if started is None or started_at(pid) == started:
+        # Where nothing can be read of it, the descriptor still tells: it is no worse than the id.
+        if not started or started_at(pid) in (0, started):
             await anyio.wait_readable(fd)
     finally:
         os.close(fd)

@@ -35,7 +35,10 @@ def parent_of(pid: int) -> int:
 
 
 def started_at(pid: int) -> int:
-    """Return when a process was started, which tells it from another of the same id; 0: never."""
+    """Return when a process was started, which tells it from another of the same id.
+
+    0: there is none, or nothing can be read.
+    """
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
@@ -49,13 +52,20 @@ def _stat(pid: int) -> list[bytes]:
         return []
 
 
+def _listed() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:  # there are no descriptors left
+        return []
+
+
 def descendants(pid: int) -> Iterator[tuple[int, int]]:
     """Go through all below a process, each with the time of its start, from the top down."""
     families: dict[int, list[tuple[int, int]]] = {}
-    for name in os.listdir("/proc"):
-        fields = _stat(int(name)) if name.isdigit() else []
+    for each in _listed():
+        fields = _stat(each)
         if fields:
-            families.setdefault(int(fields[1]), []).append((int(name), int(fields[19])))
+            families.setdefault(int(fields[1]), []).append((each, int(fields[19])))
     waiting = [pid]
     while waiting:
         for child in families.get(waiting.pop(), []):
@@ -91,11 +101,11 @@ def send_signal(pid: int, started: int, number: int) -> None:
 def rouse(session: int) -> list[int]:
     """Have the stopped processes of a session go on; return them. Session 0 is none."""
     stopped = []
-    for name in os.listdir("/proc") if session else ():
-        fields = _stat(int(name)) if name.isdigit() else []
+    for each in _listed() if session else ():
+        fields = _stat(each)
         if fields and fields[0] == b"T" and int(fields[3]) == session:
-            send_signal(int(name), int(fields[19]), signal.SIGCONT)
-            stopped.append(int(name))
+            send_signal(each, int(fields[19]), signal.SIGCONT)
+            stopped.append(each)
     return stopped
 
 

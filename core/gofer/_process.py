@@ -56,6 +56,7 @@ class Process:
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
         self._writing: anyio.CancelScope | None = None
+        self._watching: anyio.CancelScope | None = None
         self._exited = anyio.Event()
         self._gone = anyio.Event()
         self._drained = anyio.Event()
@@ -82,7 +83,7 @@ class Process:
     async def send(self, data: bytes) -> None:
         """Write to its stdin; one task at a time.
 
-        :raises anyio.BrokenResourceError: it does not read any more.
+        :raises anyio.BrokenResourceError: it does not read any more, or was not waited for.
         :raises anyio.ClosedResourceError: its stdin was closed here, perhaps meanwhile.
         """
         view = memoryview(data)
@@ -98,17 +99,25 @@ class Process:
                 try:
                     with anyio.CancelScope() as self._writing:
                         await anyio.wait_writable(stdin)
+                        continue
                 finally:
                     self._writing = None
                     if self._stdin < 0:
                         os.close(stdin)
+                if self._stdin >= 0:
+                    raise anyio.BrokenResourceError from None
             except BrokenPipeError:
                 raise anyio.BrokenResourceError from None
+
+    def stop_sending(self) -> None:
+        """Have a :meth:`send` that waits for it to read fail now."""
+        if self._writing is not None:
+            self._writing.cancel()
 
     async def deafened(self) -> int:
         """Wait until nobody can read its stdin any more; return how many bytes were never read.
 
-        It returns 0 also where it was closed here.
+        One task at a time. It returns 0 also where it was closed here.
 
         :raises OSError: there are no descriptors left.
         """
@@ -117,14 +126,18 @@ class Process:
         watch = select.epoll()
         try:
             watch.register(self._stdin, 0)  # that an end is closed is told all the same
-            await anyio.wait_readable(watch.fileno())
+            with anyio.CancelScope() as self._watching:
+                await anyio.wait_readable(watch.fileno())
         finally:
+            self._watching = None
             watch.close()
         return _lying(self._stdin) if self._stdin >= 0 else 0
 
     def close_stdin(self) -> None:
         """Close its stdin: most agents end then."""
         stdin, self._stdin = self._stdin, -1
+        if self._watching is not None:
+            self._watching.cancel()
         if self._writing is not None:
             self._writing.cancel()  # who waits for it closes it
         elif stdin >= 0:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from gofer import GoferError, PluginNotSupportedError, RunnerError, _patience, _process, processes
 from gofer._launch import Launched, early
-from gofer._proc import descendants, parent_of
+from gofer._proc import descendants, parent_of, rouse, started_at
 from gofer.processes import STDERR_TAIL, Process, Supervisor
 
 pytestmark = [
@@ -321,6 +322,65 @@ async def test_who_closes_its_stdin_and_lives_on_is_seen(supervisor: Supervisor)
             process.close_stdin()
             assert await process.deafened() == 0
         assert process.returncode is None
+
+
+async def test_who_watches_its_stdin_sees_that_it_was_closed_here(supervisor: Supervisor) -> None:
+    async with shell(supervisor, "exec sleep 4008") as process:
+        with anyio.fail_after(SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(process.deafened)
+                await anyio.wait_all_tasks_blocked()
+                process.close_stdin()
+            assert await process.deafened() == 0
+
+
+async def test_a_write_need_not_be_waited_for(supervisor: Supervisor) -> None:
+    async with shell(supervisor, "exec sleep 4009") as process:
+        with anyio.fail_after(SECONDS):
+            process.stop_sending()  # nothing is being sent
+            async with anyio.create_task_group() as tasks:
+
+                async def send() -> None:
+                    with pytest.raises(anyio.BrokenResourceError):
+                        await process.send(bytes(10**6))
+
+                tasks.start_soon(send)
+                await anyio.wait_all_tasks_blocked()
+                process.stop_sending()
+            assert 0 < process.sent < 10**6
+
+
+@contextmanager
+def few_descriptors(free: int) -> Iterator[None]:
+    """Leave this process so many descriptors that it can open."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(free):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+async def test_who_lives_is_not_taken_for_dead_where_descriptors_run_out(free: int) -> None:
+    pid = os.getppid()
+    started = started_at(pid)
+    with few_descriptors(free):
+        assert rouse(os.getsid(pid)) == []
+        assert bool([*descendants(pid)]) is (free > 0)
+        with anyio.move_on_after(0.1) as waiting:
+            assert await _patience.exit_of(pid, started) is False
+        assert waiting.cancelled_caught is (free > 0)
 
 
 async def test_a_write_that_waits_ends_when_stdin_is_closed(supervisor: Supervisor) -> None:

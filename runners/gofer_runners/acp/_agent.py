@@ -156,10 +156,10 @@ class Agent:
         with anyio.move_on_after(seconds):
             return await asking
         said = self.process.stderr_tail.strip()
+        said = self.connection.said_instead + (f"; its stderr ends:\n{said}" if said else "")
         raise RunnerError(
             f"agent {self.name!r} ({' '.join(self.settings.command)}) did not answer {what} "
-            f"within {seconds:g} s: raise {setting}, or start it by hand to see what it wants"
-            + (f"; its stderr ends:\n{said}" if said else "")
+            f"within {seconds:g} s: raise {setting}, or start it by hand to see what it wants{said}"
         )
 
     # Turns

@@ -13,12 +13,12 @@ from anyio.lowlevel import checkpoint
 from gofer import RunnerError
 from gofer.processes import Process
 
-from ._errors import Lost
+from ._errors import PARSE_ERROR, Lost
 from ._joined import joined
 from ._lines import Lines
 from ._messages import decode, encode
 from ._refusals import Refusals
-from ._requests import Requests, fail_unless_answered
+from ._requests import Pending, Requests, fail_unless_answered
 from ._text import as_json, cut
 
 __all__ = ["Connection"]
@@ -27,6 +27,11 @@ log = logging.getLogger("gofer.acp")
 
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
+
+_MOST_NOISE = 1024 * 1024
+"""How many bytes that are no message may come before the first message."""
+
+_SHOWN_NOISE = 500
 
 
 class Connection:
@@ -48,7 +53,9 @@ class Connection:
         self._process = process
         self._on_notification = on_notification
         self._on_request = on_request
-        self._requests = Requests()
+        self._requests = Requests(process.stop_sending)
+        self._told = 0
+        self._unclear = False
         self._writing = anyio.Lock(fast_acquire=True)
         self._lost: Lost | None = None
         self._deaf: Lost | None = None
@@ -60,8 +67,14 @@ class Connection:
         self._busy = False
         self._handled = anyio.Event()
         self.closed = anyio.Event()
+        """Set when nothing more is read."""
+        self.over = anyio.Event()
+        """Set when nothing can be asked any more."""
         self.noise = 0
         """How many lines of stdout were no message."""
+        self._heard = False
+        self._noise = b""  # the beginning of what came before the first message
+        self._noise_bytes = 0
 
     @property
     def lost(self) -> Lost | None:
@@ -85,12 +98,19 @@ class Connection:
         :raises Lost: it is gone, or goes before it has answered.
         """
         with self._requests.new(method) as pending:
-            await self._send(
-                {"jsonrpc": "2.0", "id": pending.number, "method": method, "params": params}
-            )
-            pending.end = self._process.sent
-            if on_sent is not None:
-                on_sent()
+            self._told = 0
+            number = pending.number
+            try:
+                await self._send(
+                    {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+                )
+            except Lost:
+                if not pending.done.is_set():
+                    raise
+            else:
+                pending.end = self._process.sent
+                if on_sent is not None:
+                    on_sent()
             return await pending.outcome()
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -98,6 +118,7 @@ class Connection:
 
         :raises Lost: it is gone.
         """
+        self._told += 1
         await self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def answer(self, number: Any, result: Any) -> None:
@@ -118,6 +139,7 @@ class Connection:
         await self._refusals.add(encode(_refusal(number, code, message)), tasks)
 
     async def _reply(self, message: dict[str, Any]) -> None:
+        self._told += 1
         try:
             await self._send(message)
         except Lost as error:
@@ -137,12 +159,18 @@ class Connection:
                 self._refusals.has_read()
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 # What it has still to say is heard all the same.
-                self._deaf = await self._gone("it does not read its stdin any more")
-                raise self._deaf from None
+                if self._lost is None:
+                    self._deafen(await self._gone("it does not read its stdin any more"))
+                assert self.lost is not None
+                raise self.lost from None
             finally:
-                if not whole and self._deaf is None:
+                if not whole:
                     # Half a line may have gone out: nothing that followed would be understood.
-                    self._deaf = Lost(f"{self._process.name}: a message to it was cut off")
+                    self._deafen(Lost(f"{self._process.name}: a message to it was cut off"))
+
+    def _deafen(self, why: Lost) -> None:
+        self._deaf = self._deaf or why
+        self.over.set()
 
     # Listening
 
@@ -230,8 +258,15 @@ class Connection:
         lost = await self._gone("it closed its stdin before it had read all that it was sent")
         if self._process.returncode is not None:
             return  # who reads tells
-        self._deaf = self._deaf or lost
+        self._deafen(lost)
         self._requests.fail_unread(read, lost)
+
+    @property
+    def said_instead(self) -> str:
+        """What came in place of a first message, as the end of a sentence; empty: nothing."""
+        if self._heard or not self._noise:
+            return ""
+        return f"; its stdout begins:\n{self._noise.decode(errors='replace').strip()}"
 
     async def _gone(self, why: str) -> Lost:
         """Return the error that says how the agent went."""
@@ -249,20 +284,24 @@ class Connection:
                 " before it answered initialize: does it speak the Agent Client Protocol, or need "
                 "an argument for that, such as --acp?"
             )
+        why += self.said_instead
         return Lost(f"{process.name}: {why}" + (f"; its stderr ends:\n{said}" if said else ""))
 
     def _fail(self, error: Lost) -> None:
         if self._lost is None:
             self._lost = error
             self.closed.set()
+            self.over.set()
             self._handled.set()
         self._requests.fail(self._lost)
+        self._process.stop_sending()
 
     async def _take(self, data: bytes) -> None:
         messages = list(self._messages(data))
         for message in joined(messages) if len(messages) > 1 else messages:
             method = message.get("method")
-            if method is None:
+            # Some name the method in its answer too.
+            if method is None or ("params" not in message and {"result", "error"} & message.keys()):
                 self._answered(message)
                 continue
             params = message.get("params")
@@ -278,6 +317,7 @@ class Connection:
         for line in self._lines.feed(data):
             message = decode(line)
             if isinstance(message, dict):
+                self._heard = True
                 yield message
             elif line.strip():
                 self._skip(line)
@@ -290,15 +330,36 @@ class Connection:
             self._skip(message)
 
     def _failed(self, error: dict[str, Any]) -> None:
-        """Take an error without an id: the agent could not read something that it was sent."""
-        if waiting := self._requests.waiting:
-            self._tasks.start_soon(fail_unless_answered, waiting, error)
-        else:
-            self.noise += 1
-            log.info("%s: an error of no request: %.200s", self._process.name, as_json(error))
+        """Take an error without an id: the agent could not read something that it was sent.
+
+        What wants no answer has no id that an error could name: it is thought of first.
+        """
+        waiting = self._requests.waiting
+        if waiting and (error.get("code") == PARSE_ERROR or not self._told):
+            if not self._unclear:
+                self._unclear = True
+                self._tasks.start_soon(self._end_unless_answered, waiting, error)
+            return
+        self._told = max(0, self._told - 1)
+        self.noise += 1
+        log.info("%s: an error of no request: %.200s", self._process.name, as_json(error))
+
+    async def _end_unless_answered(self, waiting: list[Pending], error: dict[str, Any]) -> None:
+        try:
+            await fail_unless_answered(waiting, error)
+        finally:
+            self._unclear = False
 
     def _skip(self, what: bytes | dict[str, Any]) -> None:
         self.noise += 1
+        if not self._heard and isinstance(what, bytes):
+            self._noise = (self._noise + what + b"\n")[:_SHOWN_NOISE]
+            self._noise_bytes += len(what)
+            if self._noise_bytes > _MOST_NOISE:
+                raise RunnerError(
+                    "it does not speak the Agent Client Protocol, or needs an argument for that, "
+                    f"such as --acp{self.said_instead}"
+                )
         if log.isEnabledFor(logging.DEBUG):
             # As JSON, for what is nested deeply has no other text.
             said = what if isinstance(what, bytes) else as_json(what)

@@ -12,11 +12,13 @@ __all__ = [
     "INVALID_PARAMS",
     "METHOD_NOT_FOUND",
     "NOT_FOUND",
+    "PARSE_ERROR",
     "AgentError",
     "Lost",
     "Refused",
 ]
 
+PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603

@@ -207,7 +207,7 @@ class Pool:
                         place.agent = agent
                         self._places[agent] = place
                         place.started.set()
-                        await agent.connection.closed.wait()
+                        await agent.connection.over.wait()
                         if place not in self._idle:
                             # A turn still wants to read what it left; its end discards it.
                             await anyio.sleep_forever()

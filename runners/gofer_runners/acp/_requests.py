@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,18 +14,22 @@ from gofer import RunnerError
 from ._errors import AgentError, Lost
 from ._messages import Unreadable
 
-__all__ = ["Requests", "fail_unless_answered"]
+__all__ = ["Pending", "Requests", "fail_unless_answered"]
 
 _UNCLEAR_SECONDS = 1.0
 """How long answers may take after an error that does not say what it is of."""
 
 
 class Pending:
-    """One request; ``end`` is how many bytes the agent has to read for it, once all are sent."""
+    """One request; ``end`` is how many bytes the agent has to read for it, once all are sent.
 
-    __slots__ = ("answer", "done", "end", "error", "method", "number")
+    :param stop: called where its end comes before that: nobody need wait until it is sent.
+    """
 
-    def __init__(self, number: int, method: str) -> None:
+    __slots__ = ("_stop", "answer", "done", "end", "error", "method", "number")
+
+    def __init__(self, number: int, method: str, stop: Callable[[], None]) -> None:
+        self._stop = stop
         self.number = number
         self.method = method
         self.done = anyio.Event()
@@ -36,8 +40,14 @@ class Pending:
     def fail(self, error: RunnerError) -> None:
         """Have it fail with *error*, if it has not been answered."""
         if not self.done.is_set():
-            self.error = error
-            self.done.set()
+            self.finish(None, error)
+
+    def finish(self, answer: Any, error: RunnerError | None = None) -> None:
+        """Give its outcome to who waits for it."""
+        self.answer, self.error = answer, error
+        self.done.set()
+        if self.end is None:
+            self._stop()
 
     async def outcome(self) -> Any:
         """Wait for the answer, and return it.
@@ -51,9 +61,13 @@ class Pending:
 
 
 class Requests:
-    """The requests that wait for their answers, by number."""
+    """The requests that wait for their answers, by number.
 
-    def __init__(self) -> None:
+    :param stop: has what is being sent fail.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
         self._ids = itertools.count()
         self._pending: dict[int, Pending] = {}
 
@@ -61,7 +75,7 @@ class Requests:
     def new(self, method: str) -> Iterator[Pending]:
         """Have a new one; when the block is left nobody waits for it any more."""
         number = next(self._ids)
-        pending = self._pending[number] = Pending(number, method)
+        pending = self._pending[number] = Pending(number, method, self._stop)
         try:
             yield pending
         finally:
@@ -86,14 +100,14 @@ class Requests:
         pending = self._pending.get(number) if known else None  # type: ignore[arg-type]
         if pending is None or pending.done.is_set():
             return False
-        error = message.get("error")
+        said = message.get("error")
+        error: RunnerError | None = None
         if isinstance(message, Unreadable):
-            said = f"the agent's answer to {pending.method} cannot be read: {message.reason}"
-            pending.error = RunnerError(said)
-        elif error is not None:
-            pending.error = AgentError(pending.method, error)
-        pending.answer = message.get("result")
-        pending.done.set()
+            method = pending.method
+            error = RunnerError(f"the agent's answer to {method} cannot be read: {message.reason}")
+        elif said is not None:
+            error = AgentError(pending.method, said)
+        pending.finish(message.get("result"), error)
         return True
 
     def fail(self, error: Lost) -> None:

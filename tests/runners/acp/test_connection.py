@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -214,6 +215,141 @@ async def test_an_error_without_an_id_ends_all_that_waits(
         p.answer(message["id"], {"ok": True})
         await asking.done.wait()
         assert asking.result == {"ok": True}
+
+
+@pytest.mark.parametrize("code", [-32601, -32600, 5, None])
+async def test_an_error_without_an_id_is_first_thought_of_what_has_none(
+    code: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_requests, "_UNCLEAR_SECONDS", 0.01)
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "what was that?"}}
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        await p.connection.notify("session/cancel", {})
+        await p.connection.answer(77, {})
+        for unclear in range(2):
+            p.send(error)
+            await p.connection.settle()
+            assert p.connection.noise == unclear + 1
+        await anyio.wait_all_tasks_blocked()
+        assert not asking.done.is_set()
+        p.send(error)
+        await asking.done.wait()
+        assert "what was that?" in str(asking.error)
+
+
+async def test_many_errors_without_an_id_are_as_one() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        before = len(anyio.get_running_tasks())
+        p.send(*[{"jsonrpc": "2.0", "error": {"code": -32700}}] * 500)
+        await p.connection.settle()
+        assert len(anyio.get_running_tasks()) <= before + 1
+        p.answer(0, {})
+        await asking.done.wait()
+        assert asking.error is None
+
+
+async def test_an_answer_may_name_the_method_and_a_notification_may_have_no_error() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        empty = {"result": None, "error": None}
+        p.send({"jsonrpc": "2.0", "method": "session/update", "params": {"a": 1}, **empty})
+        p.send({"jsonrpc": "2.0", "id": 0, "method": "m", "result": {"ok": True}})
+        await asking.done.wait()
+        assert asking.result == {"ok": True}
+        assert p.seen == [("session/update", {"a": 1})]
+
+
+BIG = {"text": "x" * 300_000}  # more than the pipe and what was read of it
+ENDS: dict[str, tuple[Callable[[Peer], object], str | None]] = {
+    "a result": (lambda p: p.answer(0, "all the same"), None),
+    "an error": (
+        lambda p: p.send({"jsonrpc": "2.0", "id": 0, "error": {"code": 1, "message": "too long"}}),
+        "the agent refused m: too long (code 1)",
+    ),
+    "an error without an id": (
+        lambda p: p.send({"jsonrpc": "2.0", "error": {"code": -32700, "message": "too long"}}),
+        "the agent refused m: too long (code -32700)",
+    ),
+    "an exit": (lambda p: p.exit(3, keep_open=True), "agent x: it exited with code 3"),
+    "the end of stdout": (lambda p: p.close("stdout"), "agent x: it closed its stdout"),
+    "the end of stdin": (
+        lambda p: p.close("stdin"),
+        "agent x: it does not read its stdin any more",
+    ),
+}
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+async def test_who_has_not_read_a_request_can_end_it_all_the_same(
+    end: str, queued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in [(_requests, "_UNCLEAR_SECONDS"), (_connection, "_EXIT_SECONDS")]:
+        monkeypatch.setattr(module, name, 0.05)
+    does, said = ENDS[end]
+    async with peer() as p, anyio.create_task_group() as tasks:
+        if queued:  # behind an answer of ours that is not read either
+            tasks.start_soon(p.connection.answer, 7, BIG)
+            await anyio.wait_all_tasks_blocked()
+        asking = Asking(lambda: p.connection.request("m", {} if queued else BIG))
+        tasks.start_soon(asking.run)
+        await anyio.wait_all_tasks_blocked()
+        os.read(p._stdin, 65536)
+        await anyio.wait_all_tasks_blocked()
+        does(p)
+        await asking.done.wait()
+        assert (asking.result, asking.error and str(asking.error)) == (
+            "all the same" if said is None else None,
+            said,
+        )
+        assert p.connection.lost is not None
+        assert p.connection.over.is_set()
+
+
+async def test_what_comes_instead_of_a_first_message_is_shown() -> None:
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks, "initialize")
+        p.write(b"Please log in at\nhttps://example.org\n")
+        await p.connection.settle()
+        p.exit(0)
+        await asking.done.wait()
+        assert str(asking.error) == (
+            "agent x: it exited with code 0 before it answered initialize: does it speak the Agent "
+            "Client Protocol, or need an argument for that, such as --acp?; its stdout begins:\n"
+            "Please log in at\nhttps://example.org"
+        )
+
+
+async def test_who_only_makes_noise_is_not_listened_to_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_MOST_NOISE", 1000)
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks, "initialize")
+        p.write(b"y\n" * 1001)
+        await asking.done.wait()
+        assert str(asking.error).startswith(
+            "agent x: it does not speak the Agent Client Protocol, or needs an argument for that, "
+            "such as --acp; its stdout begins:\ny\ny\n"
+        )
+        assert len(str(asking.error)) < 1000
+
+
+async def test_who_has_spoken_once_may_make_noise_as_he_likes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_MOST_NOISE", 1000)
+    async with peer() as p, anyio.create_task_group() as tasks:
+        asking, _ = await ask(p, tasks)
+        p.send({"jsonrpc": "2.0", "method": "hello"})
+        p.write(b"y\n" * 2000)
+        p.answer(0, {})
+        await asking.done.wait()
+        assert asking.error is None
+        assert p.connection.noise == 2000
+        assert p.connection.said_instead == ""
 
 
 async def test_what_is_answered_after_an_error_without_an_id_was_read() -> None:
