@@ -23,15 +23,16 @@ def main() -> None:
     gc.set_threshold(_OBJECTS)
     from ._cli_plain import read
 
-    asked = read(sys.argv[1:], os.environ)
-    if asked is not None:
-        from ._cli_begin import begin_plain
+    try:
+        asked = read(sys.argv[1:], os.environ)
+        if asked is not None:
+            from ._cli_begin import begin_plain
 
-        begin_plain(asked)
-    from .cli import main as any_other
-
-    if heeds:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+            begin_plain(asked)
+        from .cli import main as any_other
+    finally:  # who called this may go on
+        if heeds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     any_other()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import Any, NamedTuple
 
 from ._cli_output import Format, complain, exit_code, show_log
 from ._launch import early
-from ._leave import leave
 from .errors import GoferError
 
 __all__ = ["Ended", "OptionError", "begin", "begin_plain"]
@@ -39,7 +40,10 @@ def begin_plain(asked: dict[str, Any]) -> None:
     try:
         ended = begin(**asked)
         if ended.alone:
-            leave(ended.code)
+            # The end of the interpreter would search all that was loaded for garbage. Who catches
+            # the exit and goes on is not to be kept from looking for it until then.
+            atexit.unregister(gc.freeze)
+            atexit.register(gc.freeze)
         sys.exit(ended.code)
     except OptionError:
         return

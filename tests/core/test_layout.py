@@ -179,8 +179,7 @@ def test_a_run_on_an_agent_loads_nothing_that_it_does_not_need(
     (tmp_path / "gofer" / "gofer.toml").write_text(f"[agents.fake]\ncommand = {json.dumps(agent)}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     loaded = loaded_by(
-        "import sys, threading\n"
-        "threading.Thread(target=threading.Event().wait, daemon=True).start()  # so it returns\n"
+        "import sys\n"
         "from gofer.__main__ import main\n"
         "sys.argv = ['gofer', 'run', '--agent', 'fake', 'go']\n"
         "try:\n"
