@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
-from contextlib import nullcontext, redirect_stdout
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 from anyio.abc import TaskStatus
 
 from ._cli_output import Format, Plain, complain, is_terminal, note, write
 from ._launch import Launched
+from ._outcome import CANCELLED, partial, settled
 from .blocks import Text, ToolCall
 from .children import Child
 from .errors import GoferError, PluginNotSupportedError
@@ -29,6 +33,9 @@ OK, FAILED = 0, 1
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 _KNOWN_CALLS = 1024
 _RAN = ("loaded", "failed")
+_LAST_WORDS = 0.1
+"""How many seconds a second signal leaves for what is known, where nobody reads it."""
+_NAMED, _LONGEST = 3, 100
 
 
 class Job:
@@ -49,6 +56,7 @@ class Job:
     ) -> None:
         self._spec, self._settings, self._cwd, self._format = spec, settings, cwd, output
         self._launched = launched
+        self._stdout: TextIO | None = None
         talks = output is Format.text
         self._watcher = _Watcher(
             live=talks and is_terminal(sys.stdout), notes=talks and is_terminal(sys.stderr)
@@ -61,9 +69,13 @@ class Job:
 
     def main(self) -> int:
         """Run the child, print what came of it, and return the exit code."""
-        # What a plugin or a runner prints is none of the result's.
-        with nullcontext() if self._watcher.live else redirect_stdout(sys.stderr):
-            anyio.run(self._run)
+        self._stdout = sys.stdout
+        try:
+            # What a plugin or a runner prints is none of the result's.
+            with nullcontext() if self._watcher.live else redirect_stdout(sys.stderr):
+                anyio.run(self._run)
+        finally:
+            self._stdout = None  # somebody's own is to end when they let go of it
         if self._error is not None and self._signal is None:
             raise self._error
         if self._result is not None:
@@ -88,7 +100,7 @@ class Job:
         async with Host(plugins, self._settings, cwd=self._cwd) as host:
             if self._launched is not None:
                 await self._hand_over(self._launched, host)
-            self._check_scope(host)
+            self._check_kept(host)
             self._child = await host.spawn(self._spec)
             if self._signal is not None:
                 self._child.cancel()
@@ -98,16 +110,24 @@ class Job:
                 None,
             }
 
-    def _check_scope(self, host: Host) -> None:
-        """Refuse a scope that would not be kept: who types it relies on it."""
-        if not self._spec.tool_scope:
+    def _check_kept(self, host: Host) -> None:
+        """Refuse a scope or a model server that would not be kept: who types it relies on it."""
+        spec, server = self._spec, self._settings.get("base_url")
+        if not spec.tool_scope and not (server and spec.agent):
             return
-        name, runner = host._family.runner_of(self._spec)
-        if runner is not None and not runner.capabilities.tool_scope:
-            whose = f"agent {self._spec.agent!r}" if self._spec.agent else f"runner {name!r}"
+        name, runner = host._family.runner_of(spec)
+        if runner is None:
+            return
+        whose = f"agent {spec.agent!r}" if spec.agent else f"runner {name!r}"
+        if spec.tool_scope and not runner.capabilities.tool_scope:
             raise PluginNotSupportedError(
                 f"{whose} has tools of its own, which --tool cannot take away: leave it out, "
                 "and say in its settings what it may do"
+            )
+        if server and spec.agent and runner.observed:
+            raise PluginNotSupportedError(
+                f"{whose} makes its model requests itself, to a server that --base-url cannot "
+                "choose: leave it out, and name the server in the agent's own configuration"
             )
 
     async def _hand_over(self, launched: Launched, host: Host) -> None:
@@ -132,7 +152,10 @@ class Job:
             async for number in received:
                 if self._signal is not None:
                     # The second one does not wait; what supervises the agents ends them.
-                    os._exit(128 + number)
+                    try:
+                        self._say_what_is_known()
+                    finally:
+                        os._exit(128 + number)
                 self._signal = number
                 if self._watcher.notes:
                     note("gofer: stopping the child; once more ends gofer at once")
@@ -140,6 +163,29 @@ class Job:
                     self._child.cancel()
                 else:
                     scope.cancel()
+
+    def _say_what_is_known(self) -> None:
+        """Print what the child has said so far, as far as it is taken at once; all ends then."""
+        child = self._child
+        if child is None:
+            return
+        result = child.result or settled(
+            partial("cancelled", CANCELLED, child.final, child.usage),
+            child_id=child.id,
+            runner=child.runner,
+            worktree_path=None if child.worktree is None else str(child.worktree.path),
+            report=None,
+            timed_out=child.timed_out,
+        )
+        sys.stdout = self._stdout  # None where it is closed
+        # Made non-blocking, it would be so for others who have it too, a shell for one.
+        printing = threading.Thread(target=self._try_to_print, args=(result,), daemon=True)
+        printing.start()
+        printing.join(_LAST_WORDS)
+
+    def _try_to_print(self, result: SubagentResult) -> None:
+        with suppress(GoferError):
+            self._print(result)
 
     def _print(self, result: SubagentResult) -> None:
         self._watcher.end_line()
@@ -149,12 +195,45 @@ class Job:
             write(result.summary)
         if self._signal is None and not result.exit_ok:
             complain(result.error or f"the child ended with {result.stop_reason!r:.100}")
+        for remark in _remarks(self._spec, result):
+            note(f"gofer: {remark}")
         if self._watcher.notes:
             if result.session is not None:
                 note(f"session: {result.session.id}")
             if result.worktree is not None:
                 changed = len(result.worktree.changed_files)
                 note(f"worktree: {result.worktree.path}, changed files: {changed}")
+
+
+def _remarks(spec: SubagentSpec, result: SubagentResult) -> Iterator[str]:
+    """Yield what is not to be missed, whoever reads: what was not done, and what stays."""
+    session, tree, denied = result.session, result.worktree_path, result.permissions_denied
+    if spec.resume is not None and session is not None and not session.resumed:
+        why = f" ({_line(session.reason)})" if session.reason else ""
+        yield f"session {spec.resume!r} was not resumed{why}: a new one was begun, {session.id!r}"
+    if denied:
+        called = dict.fromkeys(map(_called, denied))
+        named = ", ".join([*called][:_NAMED]) + (", ..." if len(called) > _NAMED else "")
+        whose = f"agent {spec.agent!r}" if spec.agent else "the agent"
+        yield (
+            f"{len(denied)} permission{'s were' if len(denied) > 1 else ' was'} denied ({named}): "
+            f"permissions, in the settings of {whose}, decides that"
+        )
+    if tree is not None and not result.exit_ok:
+        remove = f"git worktree remove {shlex.quote(tree)}"
+        yield f"the worktree {tree} stays; to remove it: {remove}"
+
+
+def _called(denied: Any) -> str:
+    """Return what one denied permission was for: its title, or else its kind."""
+    data = denied if isinstance(denied, dict) else {"title": denied}
+    names = (_line(name) for name in (data.get("title"), data.get("kind")) if name)
+    return next(filter(None, names), "a tool")
+
+
+def _line(text: object) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 class _Watcher:

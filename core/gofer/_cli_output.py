@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import sys
+from contextlib import suppress
 from enum import StrEnum
-from typing import TextIO
+from typing import Any, TextIO
 
 from .errors import ConfigError, GoferError, PluginError
 
@@ -23,18 +25,17 @@ __all__ = [
     "write",
 ]
 
+# Texts, for the re module compiles what is used, once: a run off a terminal uses none of them.
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"
-_ESCAPE = re.compile(
-    rf"""(?xs)
+_ESCAPE = rf"""(?xs)
       (?:\x1b\[|\x9b) [0-?]* [\x20-/]* [@-~]           # a control sequence, such as a colour
     | {_STRING} [^\x07\x9c\x1b]* (?:\x07|\x9c|\x1b\\)  # a string, such as a title or a link
     | \x1b [\x20-/]* [0-OQ-WYZ`-~\\]                   # anything shorter
     """
-)
-_UNFINISHED = re.compile(
+_UNFINISHED = (
     rf"(?s)(?:(?:\x1b\[|\x9b)[0-?]*[\x20-/]*|{_STRING}[^\x07\x9c\x1b]*\x1b?|\x1b[\x20-/]*)\Z"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 _LONGEST = 4096
 
 
@@ -55,23 +56,23 @@ class Plain:
     def feed(self, text: str) -> str:
         """Return what of *text* is fit to be shown now; half an escape sequence is kept."""
         text = self._held + text
-        found = _UNFINISHED.search(text)
+        found = re.search(_UNFINISHED, text)
         # A sequence without an end must not swallow all that follows.
         cut = found.start() if found and len(text) - found.start() <= _LONGEST else len(text)
         self._held = text[cut:]
-        return _CONTROL.sub("", _ESCAPE.sub("", text[:cut]))
+        return plain(text[:cut])
 
 
 def plain(text: str) -> str:
     """Return a whole *text* without escape sequences and control characters."""
-    return _CONTROL.sub("", _ESCAPE.sub("", text))
+    return re.sub(_CONTROL, "", re.sub(_ESCAPE, "", text))
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Say whether somebody watches *stream*, which may be closed or None."""
+    """Say whether somebody watches *stream*, which may be closed, None or somebody's own."""
     try:
         return stream is not None and stream.isatty()
-    except ValueError:
+    except (AttributeError, ValueError):
         return False
 
 
@@ -127,13 +128,11 @@ def _write(stream: TextIO | None, text: str, name: str) -> None:
         text, encoding = plain(text), stream.encoding or encoding
     data = text.encode(encoding, "replace")
     try:
-        stream.flush()
-        buffer = getattr(stream, "buffer", None)
-        if buffer is None:
+        if isinstance(stream, io.TextIOWrapper):
+            _write_all(stream, data)
+        else:  # of somebody's own, who may do more with it than write it
             stream.write(data.decode(encoding))
-        else:
-            buffer.write(data)
-        stream.flush()
+            stream.flush()
     except BrokenPipeError:
         _discard(stream)
     except OSError as error:
@@ -141,10 +140,40 @@ def _write(stream: TextIO | None, text: str, name: str) -> None:
         raise GoferError(f"cannot write to {name}: {error.strerror or error}") from error
 
 
+def _write_all(stream: io.TextIOWrapper, data: bytes) -> None:
+    """Write what *stream* holds, and then *data*, past its buffers, which it may not have.
+
+    What is written to may take a part at a time, and nothing at the moment, where it is
+    non-blocking: then it is waited for.
+    """
+    raw: Any = getattr(stream.buffer, "raw", stream.buffer)
+    while True:
+        try:
+            stream.flush()
+            break
+        except BlockingIOError:
+            _wait(raw)
+    rest = memoryview(data)
+    while rest:
+        written: int | None = raw.write(rest)
+        if written is None:
+            _wait(raw)
+        else:
+            rest = rest[written:]
+
+
+def _wait(raw: Any) -> None:
+    """Wait until *raw* takes something again, or nobody reads it any more."""
+    import select
+
+    select.select([], [raw], [])
+
+
 def _discard(stream: TextIO) -> None:
     # What the buffers still hold would fail again when the interpreter ends.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, stream.fileno())
+        with suppress(AttributeError, OSError):  # who has no descriptor writes elsewhere
+            os.dup2(nowhere, stream.fileno())
     finally:
         os.close(nowhere)

@@ -28,7 +28,7 @@ VALUES: dict[str, type[Any]] = {
 }
 """The options of ``gofer run`` that take a value, and what each becomes."""
 
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_NUMBER = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ def _option(word: str, words: Iterator[str]) -> tuple[str, Any]:
     if kind is None or "_" in option or not _is_plain(text):
         return name, None
     if kind is float:
-        return name, float(text) if _NUMBER.fullmatch(text) else None
+        return name, float(text) if re.fullmatch(_NUMBER, text) else None
     if kind is Format:
         return name, Format.__members__.get(text)
     return name, [text] if kind is list else kind(text)

@@ -52,7 +52,7 @@ def run(
     """Have a child do TASK, and print its final message.
 
     Exit codes: 0 the child did it; 1 it failed; 2 it could not be started: usage, settings, or
-    something not installed; 130 interrupted, 143 terminated: the child was stopped.
+    something not installed; 130 interrupted, 143 terminated, 129 hung up: the child was stopped.
     """
     asked = {name: _redecoded(name, value) for name, value in locals().items()}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -18,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gofer._cli_output import Plain, plain
+from gofer._cli_output import Plain, plain, write
 from gofer._config_sources import user_file
 from gofer.cli import app
 from gofer.testing import fake_agent
 
 RUNNER = '''
+import json
 import os
 import sys
 import tempfile
@@ -91,11 +93,29 @@ class Fake(gofer.Runner):
             print("closed", file=sys.stderr, flush=True)
 
     async def stay(self, spec, run):
+        await run.emit(gofer.Text(text="so far", message_id="1"))
+        await run.emit(gofer.Text(text=run.prompt.partition(" ")[2], message_id="2"))
         with anyio.CancelScope(shield=True):
             print("ready", file=sys.stderr, flush=True)
             await run.cancel_requested.wait()
             print("asked", file=sys.stderr, flush=True)
             await anyio.sleep_forever()
+
+    async def anew(self, spec, run):
+        await run.emit(gofer.Text(text="begun"))
+        given = json.loads(run.prompt.partition(" ")[2])
+        return run.result(session=gofer.SessionInfo(**given))
+
+    async def denied(self, spec, run):
+        await run.emit(gofer.Text(text="I may not"))
+        return run.result(permissions_denied=json.loads(run.prompt.partition(" ")[2]))
+
+
+class Asks(Fake):
+    """Makes its model requests itself, through its Host."""
+
+    name = "asks"
+    observed = False
 '''
 
 COMMANDS = """
@@ -142,7 +162,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         site,
         "faker",
         {"fake_runner": RUNNER, "fake_commands": COMMANDS},
-        runners={"fake": "fake_runner:Fake"},
+        runners={"fake": "fake_runner:Fake", "asks": "fake_runner:Asks"},
         commands={"greet": "fake_commands:app"},
     )
     monkeypatch.setenv("PYTHONPATH", str(site))
@@ -250,7 +270,8 @@ def test_the_task_can_come_from_stdin(site: Path, here: Path) -> None:
 def test_options_reach_the_spec(site: Path, here: Path) -> None:
     other = here / "other"
     other.mkdir()
-    done = fake(
+    done = gofer(
+        "run", "--runner", "asks",
         "spec", "--agent", "a", "--cwd", "other", "--timeout", "50", "--idle-timeout", "40.5",
         "--resume", "s-0", "--tool", "read", "--tool", "write",
         "--base-url", "http://host.test/v1", "--model", "m",
@@ -259,7 +280,7 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
     assert spec == {
         "task": "spec",
         "agent": "a",
-        "runner": "fake",
+        "runner": "asks",
         "resume": "s-0",
         "tool_scope": ["read", "write"],
         "timeout": 50.0,
@@ -267,9 +288,9 @@ def test_options_reach_the_spec(site: Path, here: Path) -> None:
     }
     assert settings == {"base_url": "http://host.test/v1", "model": "m"}
     assert cwd == str(other)
-    # An agent of another runner's is none of its own server: the same settings reach it.
+    # An agent of a runner that asks a model server itself: the same settings reach it.
     (here / "gofer").mkdir()
-    (here / "gofer" / "gofer.toml").write_text("[agents.mine]\nrunner = 'fake'")
+    (here / "gofer" / "gofer.toml").write_text("[agents.mine]\nrunner = 'asks'")
     line = ["run", "--agent", "mine", "--base-url", "http://host.test/v1", "--model", "m", "spec"]
     _, settings, _ = json.loads(gofer(*line, XDG_CONFIG_HOME=str(here)).stdout)
     assert settings == {"base_url": "http://host.test/v1", "model": "m"}
@@ -320,6 +341,24 @@ def test_a_scope_that_would_not_be_kept_is_refused(here: Path) -> None:
     done = gofer("run", "--agent", "mine", "--tool", "read", "x", XDG_CONFIG_HOME=str(here))
     assert (done.returncode, done.stdout) == (2, "")
     assert "agent 'mine' has tools of its own, which --tool cannot take away" in done.stderr
+
+
+@pytest.mark.parametrize("runner", ["acp", "fake"])
+def test_a_model_server_that_would_not_be_used_is_refused(
+    site: Path, here: Path, runner: str
+) -> None:
+    (here / "gofer").mkdir()
+    command = "command = ['true']" if runner == "acp" else ""
+    (here / "gofer" / "gofer.toml").write_text(f"[agents.mine]\nrunner = '{runner}'\n{command}")
+    line = ["run", "--agent", "mine", "--base-url", "http://host.test/v1", "say x"]
+    done = gofer(*line, XDG_CONFIG_HOME=str(here))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "gofer: agent 'mine' makes its model requests itself, to a server that --base-url cannot "
+        "choose: leave it out, and name the server in the agent's own configuration\n"
+    )
+    # A runner without an agent may read the settings, whatever it does with them.
+    assert fake("say x", "--base-url", "http://host.test/v1").stdout == "x\n"
 
 
 def test_a_model_of_an_agent_is_its_setting(here: Path) -> None:
@@ -382,6 +421,72 @@ def test_a_worktree(site: Path, here: Path) -> None:
     assert result["worktree_path"] == str(tree)
     assert result["worktree"]["branch"] == "topic"
     assert (tree / ".git").exists()
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("form", ["text", "json", "quiet"])
+def test_the_worktree_of_a_failed_child_stays_and_says_how_to_remove_it(
+    site: Path, here: Path, form: str
+) -> None:
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.test"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    tree = here.parent / "a tree"
+    done = fake("half", "--worktree", str(tree), "--branch", "topic", "--format", form)
+    assert done.returncode == 1
+    error, said = done.stderr.splitlines()
+    assert error == "gofer: RuntimeError: it broke"
+    remove = f"git worktree remove '{tree}'"
+    assert said == f"gofer: the worktree {tree} stays; to remove it: {remove}"
+    subprocess.run(shlex.split(remove), check=True)
+    assert not tree.exists()
+
+
+# gofer run: what is not to be missed
+
+
+@pytest.mark.parametrize("form", ["text", "json", "quiet"])
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (
+            {"id": "s-2", "reason": "it is\ngone"},
+            "gofer: session 's-1' was not resumed (it is gone): a new one was begun, 's-2'\n",
+        ),
+        ({"id": "s-2"}, "gofer: session 's-1' was not resumed: a new one was begun, 's-2'\n"),
+        ({"id": "s-1", "resumed": True}, ""),
+    ],
+)
+def test_a_session_that_was_not_resumed_is_told_of(
+    site: Path, here: Path, form: str, session: dict[str, Any], said: str
+) -> None:
+    task = f"anew {json.dumps(session)}"
+    done = fake(task, "--resume", "s-1", "--format", form)
+    assert (done.returncode, done.stderr) == (0, said)
+    assert "begun" in done.stdout
+    assert fake(task, "--format", form).stderr == ""  # none was asked for
+
+
+@pytest.mark.parametrize("form", ["text", "json", "quiet"])
+@pytest.mark.parametrize(
+    ("denied", "said"),
+    [
+        ([{"title": "Run\ntests", "kind": "execute"}], "1 permission was denied (Run tests)"),
+        (
+            [{"title": None, "kind": "edit"}] * 2
+            + [{"kind": "x" * 200}, {"title": 3}, {}, [], "y"],
+            f"7 permissions were denied (edit, {'x' * 100}..., 3, ...)",
+        ),
+        ([None], "1 permission was denied (a tool)"),
+    ],
+)
+def test_what_was_not_permitted_is_told_of(
+    site: Path, here: Path, form: str, denied: list[Any], said: str
+) -> None:
+    done = fake(f"denied {json.dumps(denied)}", "--agent", "mine", "--format", form)
+    assert "I may not" in done.stdout
+    *_, last = done.stderr.splitlines()
+    assert last == f"gofer: {said}: permissions, in the settings of agent 'mine', decides that"
 
 
 # gofer run: on a terminal
@@ -533,6 +638,52 @@ def test_a_second_signal_does_not_wait(site: Path, here: Path) -> None:
     process.stderr.close()
 
 
+def interrupted_twice(line: list[str], stdout: int) -> tuple[int, str | None]:
+    """Have a child that stays be stopped, and gofer too: its exit code, and its stdout."""
+    process = subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in ("ready\n", "asked\n"):
+        assert process.stderr.readline() == line
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert err == ""
+    return process.returncode, out
+
+
+def staying(form: str, task: str = "stay") -> list[str]:
+    return command("run", "--runner", "fake", "--format", form, task)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_what_a_child_has_said_survives_a_second_signal(site: Path, here: Path) -> None:
+    for form in ("text", "quiet"):
+        assert interrupted_twice(staying(form), subprocess.PIPE) == (130, "so far\n")
+    code, out = interrupted_twice(staying("json", "stay on"), subprocess.PIPE)
+    result = json.loads(out or "")
+    assert (code, result["subagent_id"], result["summary"]) == (130, "sub-0", "on")
+    assert (result["stop_reason"], result["exit_ok"]) == ("cancelled", False)
+    assert result["error"] == "the child was cancelled before it ended"
+    closed = ["/bin/sh", "-c", f"exec {shlex.join(staying('text'))} >&-"]
+    assert interrupted_twice(closed, subprocess.PIPE) == (130, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_second_signal_does_not_wait_for_who_does_not_read(
+    site: Path, here: Path, form: str
+) -> None:
+    read, to = os.pipe()
+    os.set_blocking(to, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(to, b"x" * 512)
+    os.set_blocking(to, True)
+    assert interrupted_twice(staying(form), to)[0] == 130
+    os.close(to)
+    with open(read, "rb") as left:
+        assert not left.read().strip(b"x")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_an_ignored_signal_stays_ignored(site: Path, here: Path) -> None:
     process = subprocess.Popen(
@@ -602,6 +753,142 @@ def test_nobody_reads_any_more(site: Path, here: Path) -> None:
     assert process.stderr.read() == b""
     assert process.wait(timeout=60) == 0
     process.stderr.close()
+
+
+ALL_OF_IT = b"line\n" * 1_000_000 + b"\n"
+
+
+@pytest.fixture(params=["buffered", "unbuffered"])
+def buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes whose stdout has a buffer of Python's, and such whose has none."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1" if request.param == "unbuffered" else "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="non-blocking pipes")
+def test_a_pipe_that_does_not_wait_is_waited_for(site: Path, here: Path, buffering: None) -> None:
+    read, to = os.pipe()
+    os.set_blocking(to, False)
+    process = subprocess.Popen(
+        command("run", "--runner", "fake", "much"), stdout=to, stderr=subprocess.PIPE
+    )
+    os.close(to)
+    with open(read, "rb", buffering=0) as pipe:
+        got = b"".join(iter(lambda: pipe.read(1000), b""))
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert got == ALL_OF_IT
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits")
+def test_a_file_that_may_not_grow_is_told_of(site: Path, here: Path, buffering: None) -> None:
+    line = f"trap '' XFSZ; ulimit -f 100; exec {shlex.join(command('run', 'much'))} --runner fake"
+    with open("out", "wb") as out:
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            stdout=out, stderr=subprocess.PIPE, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"gofer: cannot write to stdout: File too large\n",
+    )
+    written = Path("out").read_bytes()
+    assert written
+    assert ALL_OF_IT.startswith(written)
+
+
+class Sips(io.RawIOBase):
+    """Takes three bytes at a time."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.taken += bytes(data[:3])
+        return len(data[:3])
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_what_is_taken_in_parts_is_written_whole(
+    monkeypatch: pytest.MonkeyPatch, buffered: bool
+) -> None:
+    raw = Sips()
+    buffer: Any = io.BufferedWriter(raw) if buffered else raw
+    stream = io.TextIOWrapper(buffer, encoding="ascii", write_through=not buffered)
+    monkeypatch.setattr(sys, "stdout", stream)
+    if buffered:
+        print("before", end=" ")  # noqa: T201
+    write("grüß dich")
+    assert raw.taken == ("before " if buffered else "").encode() + "grüß dich\n".encode()
+
+
+GOES_ON = """
+import gc, signal
+from gofer.__main__ import main
+
+try:
+    main()
+except SystemExit as end:
+    print("goes on", end.code, gc.get_freeze_count())
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
+TEES = """
+import sys
+from gofer.__main__ import main
+
+class Tee:
+    def __init__(self):
+        self.copy = open("copy", "w", encoding="utf-8")
+
+    def write(self, text):
+        self.copy.write(text)
+        return sys.__stdout__.write(text)
+
+    def flush(self):
+        pass
+
+sys.stdout = Tee()
+main()
+"""
+
+
+@pytest.fixture
+def scripted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent ``mine`` that says hello."""
+    script = json.dumps(fake_agent.command({"turns": [[{"say": "hello"}]]}))
+    Path("gofer").mkdir(exist_ok=True)
+    Path("gofer", "gofer.toml").write_text(f"[agents.mine]\ncommand = {script}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(here))
+
+
+def program(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", code, *args]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("agent", "said", "error"),
+    [("mine", "hello\ngoes on 0 ", ""), ("no", "goes on 2 ", "gofer: agent 'no' is unsupported")],
+)
+def test_a_program_that_catches_the_exit_goes_on(
+    scripted: None, agent: str, said: str, error: str
+) -> None:
+    done = program(GOES_ON, "run", "--agent", agent, "x")
+    assert (done.returncode, done.stdout) == (0, f"{said}0\n"), done.stderr
+    assert done.stderr.startswith(error)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_stdout_of_a_programs_own_loses_nothing(
+    scripted: None, buffering: None, form: str
+) -> None:
+    done = program(TEES, "run", "--agent", "mine", "--format", form, "x")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hello" in done.stdout
+    assert done.stdout.endswith("\n")
+    assert Path("copy").read_text(encoding="utf-8") == done.stdout
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -888,3 +1175,19 @@ def test_what_a_plugin_prints_is_no_part_of_the_result(site: Path, here: Path) -
 def test_what_others_leave_to_the_interpreters_end_is_done_there(site: Path, here: Path) -> None:
     assert gofer("run", "--runner", "fake", "keep").stdout.startswith("tmp")
     assert [*here.iterdir()] == []
+
+
+FROZEN = """
+import atexit, gc
+from gofer.__main__ import main
+
+atexit.register(lambda: print("frozen" if gc.get_freeze_count() else "not frozen"))
+main()
+"""
+
+
+def test_only_where_others_have_left_nothing_is_the_end_without_a_search(
+    site: Path, scripted: None
+) -> None:
+    assert program(FROZEN, "run", "--agent", "mine", "x").stdout == "hello\nfrozen\n"
+    assert program(FROZEN, "run", "--runner", "fake", "say x").stdout == "x\nnot frozen\n"
