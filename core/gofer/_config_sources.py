@@ -36,7 +36,7 @@ logger = logging.getLogger("gofer.config")
 
 PREFIX = "GOFER_"
 # GOFER_ variables that are no settings: how gofer's own processes and tests talk to each other.
-OTHER_VARIABLES = frozenset({"GOFER_DEPTH", "GOFER_DEPTH_LIMIT", "GOFER_MODEL_FILE"})
+OTHER_VARIABLES = frozenset({"GOFER_DEPTH", "GOFER_DEPTH_LIMIT", "GOFER_MODEL_FILE", "GOFER_TREE"})
 
 # How the text of a variable becomes a value, for each key that can be given by one.
 LISTS = frozenset({"allow", "disable"})

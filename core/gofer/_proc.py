@@ -16,6 +16,7 @@ __all__ = [
     "children",
     "descendants",
     "drain",
+    "marked",
     "parent_of",
     "poll_of",
     "rouse",
@@ -71,6 +72,18 @@ def descendants(pid: int) -> Iterator[tuple[int, int]]:
         for child in families.get(waiting.pop(), []):
             waiting.append(child[0])
             yield child
+
+
+def marked(variable: bytes) -> Iterator[tuple[int, int]]:
+    """Go through all whose environment holds ``NAME=value``, each with the time of its start."""
+    for each in _listed():
+        try:
+            with open(f"/proc/{each}/environ", "rb") as file:
+                found = variable in file.read().split(b"\0")
+        except OSError:  # it has ended, or is another user's
+            continue
+        if found:
+            yield each, started_at(each)
 
 
 def children() -> list[int]:

@@ -16,18 +16,23 @@ import anyio
 
 from . import _patience
 from ._patience import exit_of, patiently, receive
-from ._proc import descendants, send_signal, started_at
+from ._proc import descendants, marked, send_signal, started_at
 
 if sys.platform != "win32":
     import fcntl
     import termios
 
-__all__ = ["STDERR_TAIL", "Process"]
+__all__ = ["STDERR_TAIL", "TREE", "Process"]
 
 log = logging.getLogger("gofer")
 
 STDERR_TAIL = 64 * 1024
 """How many bytes of a process's stderr are kept, the last ones."""
+
+TREE = "GOFER_TREE"
+"""The variable by which a process, and what it starts, are known where all else has failed."""
+
+_SWEEPS = 20
 
 _CHUNK = 64 * 1024
 
@@ -44,6 +49,7 @@ class Process:
         self.pid = 0
         self._started = 0
         self._reaper = 0
+        self._mark = ""
         self._session = 0  # its supervisor's and its reaper's, which nobody else can join
         self.returncode: int | None = None
         self.left: list[int] | None = None
@@ -216,14 +222,22 @@ class Process:
         """Kill what can be found of it, and its reaper, where those do not whose task it is."""
         log.error("%s: %s; what can be found of its processes is killed", self.name, why)
         self.left = []
-        found: list[tuple[int, int]] = []
+        for _ in range(_SWEEPS):  # what is killed may just have started another
+            found = self._found()
+            if not found:
+                break
+            for pid, started in found.items():
+                send_signal(pid, started, signal.SIGKILL)
+
+    def _found(self) -> dict[int, int]:
+        found = dict(marked(f"{TREE}={self._mark}".encode())) if self._mark else {}
         if self.pid and started_at(self.pid) == self._started:
-            found += [(self.pid, self._started), *descendants(self.pid)]
+            found |= {self.pid: self._started, **dict(descendants(self.pid))}
         with suppress(ProcessLookupError):  # its id may be another process's by now
             if os.getsid(self._reaper) == self._session != 0:
-                found += [*descendants(self._reaper), (self._reaper, started_at(self._reaper))]
-        for pid, started in found:
-            send_signal(pid, started, signal.SIGKILL)
+                found |= dict(descendants(self._reaper))
+                found[self._reaper] = started_at(self._reaper)
+        return found
 
     # What a task does for it, until it has ended
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from gofer import GoferError, PluginNotSupportedError, RunnerError, _patience, _process, processes
 from gofer._launch import Launched, early
-from gofer._proc import descendants, parent_of, rouse, started_at
+from gofer._proc import descendants, marked, parent_of, rouse, started_at
 from gofer.processes import STDERR_TAIL, Process, Supervisor
 
 pytestmark = [
@@ -157,7 +157,17 @@ async def test_the_signal_that_ended_it_is_told(supervisor: Supervisor, number: 
 @pytest.mark.parametrize(
     ("argv", "cwd", "expected"),
     [
-        (["no-such-program-here"], "/", "No such file or directory"),
+        (["no-such-program-here"], "/", "No such file or directory ('no-such-program-here')"),
+        (["/no/such/program"], "/", "No such file or directory ('/no/such/program')"),
+        (["no-path", "no-such-program-here"], "/", "since its environment has no PATH"),
+        (["no-path", "/no/such/program"], "/", "No such file or directory ('/no/such/program')"),
+        (["no-path", "true"], "/no/such/directory", "directory ('/no/such/directory')"),
+        (["lost"], "/", "'lost' is there, but its interpreter '/no/such' is not"),
+        (["./lost"], ".", "'./lost' is there, but its interpreter '/no/such' is not"),
+        (["crlf"], "/", r"'crlf' is there, but its interpreter '/bin/sh\r' is not"),
+        (["./chained"], ".", "'./chained' is there, but its interpreter '/no/such' is not"),
+        (["text"], "/", "'text' is no program: neither"),
+        (["empty"], "/", "'empty' is no program: neither"),
         (["/etc/passwd"], "/", "Permission denied"),
         (["/"], "/", "Permission denied"),
         (["true"], "/no/such/directory", "No such file or directory ('/no/such/directory')"),
@@ -168,10 +178,25 @@ async def test_the_signal_that_ended_it_is_told(supervisor: Supervisor, number: 
     ],
 )
 async def test_what_cannot_be_started_is_an_error_that_says_why(
-    supervisor: Supervisor, argv: list[str], cwd: str, expected: str
+    supervisor: Supervisor, tmp_path: Path, argv: list[str], cwd: str, expected: str
 ) -> None:
+    programs = {
+        "lost": "#!/no/such -x\n",
+        "crlf": "#!/bin/sh\r\ntrue\r\n",
+        "chained": "#! ./lost\n",
+        "text": "true\n",
+        "empty": "",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_bytes(text.encode())
+        (tmp_path / name).chmod(0o755)
+    environment = {**ENVIRONMENT, "PATH": f"{tmp_path}:{ENVIRONMENT['PATH']}"}
+    if argv[0] == "no-path":
+        argv = argv[1:]
+        del environment["PATH"]
+    cwd = str(tmp_path) if cwd == "." else cwd
     with pytest.raises(RunnerError) as caught:
-        async with start(supervisor, *argv, cwd=Path(cwd)):
+        async with start(supervisor, *argv, cwd=Path(cwd), environment=environment):
             pass
     assert expected in str(caught.value)
     assert repr(cwd) in str(caught.value)
@@ -189,13 +214,14 @@ async def test_arguments_and_environment_arrive_as_they_are(
     script = """
         import os, sys
         out = {"argv": sys.argv[1:], "odd": os.environ["ODD"], "cwd": os.getcwd()}
-        sys.stdout.write(ascii(out | {"n": len(os.environ)}))
+        sys.stdout.write(ascii(out | {"names": sorted(os.environ)}))
     """
     environment = {"ODD": odd, "EMPTY": "", "LC_ALL": "C.UTF-8"}
     args = ["", " ", "'\"$x`", "\n\t", odd, "-c"]
     async with python(supervisor, script, *args, cwd=folder, environment=environment) as process:
         said = eval((await everything(process)).decode())
-    assert said == {"argv": args, "odd": odd, "cwd": str(folder), "n": 3}
+    names = ["EMPTY", "GOFER_TREE", "LC_ALL", "ODD"]
+    assert said == {"argv": args, "odd": odd, "cwd": str(folder), "names": names}
 
 
 async def test_the_program_is_looked_up_on_its_own_path(
@@ -794,6 +820,40 @@ async def test_where_supervisor_and_reaper_are_killed_the_tree_is_searched_for(
     assert await anyio.to_thread.run_sync(await_end, [tool, process.pid]) == []
 
 
+DESERTER = """
+    import os, signal, subprocess
+    reaper = os.getppid()
+    with open(f"/proc/{reaper}/stat") as file:
+        supervisor = int(file.read().rpartition(")")[2].split()[1])
+    os.write(1, os.environ["GOFER_TREE"].encode() + bytes([10]))
+    os.read(0, 1)
+    for pid in (supervisor, reaper):
+        os.kill(pid, signal.SIGKILL)
+    subprocess.Popen(["sleep", "4010"], start_new_session=True)
+    os._exit(0)
+"""
+
+
+async def test_who_kills_all_that_supervises_him_and_goes_leaves_nothing(
+    supervisor: Supervisor,
+) -> None:
+    for _ in range(5):
+        async with python(supervisor, DESERTER) as process:
+            (mark,) = await lines(process, 1)
+            await process.send(b"!")
+            with anyio.fail_after(SECONDS):
+                await process.wait()
+        left = [pid for pid, _ in marked(f"GOFER_TREE={mark}".encode())]
+        assert await anyio.to_thread.run_sync(await_end, [*left, process.pid]) == []
+
+
+async def test_a_process_is_marked_so_that_it_can_be_found(supervisor: Supervisor) -> None:
+    async with shell(supervisor, "setsid sleep 4011 & echo $! $GOFER_TREE; cat") as process:
+        tool, mark = (await lines(process, 1))[0].split()
+        assert {int(tool), process.pid} <= dict(marked(f"GOFER_TREE={mark}".encode())).keys()
+        assert dict(marked(f"GOFER_TREE={mark}x".encode())) == {}
+
+
 # What stops the supervisors: each of these does at its time, and knows nothing better
 
 STOPPERS = """
@@ -865,9 +925,10 @@ async def test_who_stops_his_supervisors_does_not_outlive_his_end(
 async def test_an_exit_is_told_also_where_nobody_is_left_to_tell(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = f"kill -STOP $PPID {supervisor.pid}; sleep 4006 & exit 7"
+    code = f"read go; kill -STOP $PPID {supervisor.pid}; sleep 4006 & exit 7"
     async with shell(supervisor, code) as process:
         with anyio.fail_after(SECONDS):
+            await process.send(b"go\n")
             assert await process.wait() == 7
     assert "/bin/sh: the supervising processes [" in caplog.text
     assert process.left == []
@@ -879,9 +940,10 @@ async def test_an_exit_that_cannot_be_told_is_taken_for_a_kill(
     # Who makes them go on may be beaten by who stops them.
     monkeypatch.setattr(_patience, "rouse", lambda session: [session])
     monkeypatch.setattr(_patience, "LOOK_SECONDS", 0.2)
-    code = f"kill -STOP $PPID {supervisor.pid}; exit 7"
+    code = f"read go; kill -STOP $PPID {supervisor.pid}; exit 7"
     async with shell(supervisor, code) as process:
         with anyio.fail_after(SECONDS):
+            await process.send(b"go\n")
             assert await process.wait() == -signal.SIGKILL
         monkeypatch.undo()
     assert "/bin/sh: nobody tells how it exited; what can be found" in caplog.text

@@ -28,6 +28,7 @@ __all__ = ["Agent", "Serve"]
 
 log = logging.getLogger("gofer.acp")
 
+_SILENCE_SECONDS = 20.0
 _EARLY_UPDATES = 1024
 _SESSIONS = 256
 _OPEN_REQUESTS = 256
@@ -92,7 +93,12 @@ class Agent:
             "clientInfo": {"name": "gofer", "title": "gofer", "version": version},
         }
         asking = self.connection.request("initialize", params)
-        data = await self._in_time("initialize", asking)
+        waiting = anyio.CancelScope()
+        self._tasks.start_soon(self._tell_of_silence, waiting)
+        try:
+            data = await self._in_time("initialize", asking)
+        finally:
+            waiting.cancel()
         self.known = read(Initialized, data, "initialize")
         spoken = self.known.protocol_version
         if spoken is not None and spoken != PROTOCOL_VERSION:
@@ -150,9 +156,23 @@ class Agent:
         except AgentError as error:
             raise (self._login.missing(error) if wanted(error) else error) from None
 
-    async def _in_time(self, what: str, asking: Awaitable[T]) -> T:
+    async def _tell_of_silence(self, waiting: anyio.CancelScope) -> None:
+        """Tell who waits, once, that the agent has said nothing yet."""
+        with waiting:
+            await anyio.sleep(_SILENCE_SECONDS)
+            log.warning(
+                "agent %r (%s) has not answered initialize, after %g s; %g s is the limit (%s)%s",
+                self.name, " ".join(self.settings.command), _SILENCE_SECONDS, *self._limit,
+                self.connection.said_instead,
+            )  # fmt: skip
+
+    @property
+    def _limit(self) -> tuple[float, str]:
         setting = "first_start_timeout" if self._first else "start_timeout"
-        seconds = getattr(self.settings, setting)
+        return getattr(self.settings, setting), setting
+
+    async def _in_time(self, what: str, asking: Awaitable[T]) -> T:
+        seconds, setting = self._limit
         with anyio.move_on_after(seconds):
             return await asking
         said = self.process.stderr_tail.strip()

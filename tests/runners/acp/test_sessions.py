@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from gofer import SubagentResult, Text, Update
-from gofer_runners.acp import AcpRunner, _session
+from gofer._patience import exit_of
+from gofer_runners.acp import AcpRunner, _connection, _session
 
 from .support import Bench, bench, lives, say, sent, settings, turn
 
@@ -465,6 +466,31 @@ async def test_a_process_that_dies_as_it_is_taken_again_is_replaced_at_once() ->
             assert (await b.run()).summary == "x"
             pids.append(await pid_of(b))
         assert len(set(pids)) == 3
+
+
+TIRED = """
+read line; echo '{"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": 1}}'
+read line; echo '{"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s"}}'
+read line; echo '{"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s",
+"update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}}}'
+echo '{"jsonrpc": "2.0", "id": 2, "result": {"stopReason": "end_turn"}}'
+exec 0<&-
+exec sleep 4012
+""".replace(",\n", ", ")
+
+
+async def test_one_that_stops_listening_while_it_is_idle_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "_EXIT_SECONDS", 0.05)
+    agent = {"command": ["/bin/sh", "-c", TIRED], "end_grace": 0.1}
+    async with bench(agents={"fake": agent}) as b:
+        for _ in range(2):
+            with anyio.fail_after(20):
+                assert (await b.run()).exit_ok
+                for pid in await b.pids():
+                    await exit_of(pid)
+        assert not await b.pids()
 
 
 async def test_only_so_many_are_kept_and_the_oldest_goes_first() -> None:
