@@ -8,7 +8,6 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +55,25 @@ _SWITCH = {"1": True, "true": True, "yes": True, "on": True} | {
 }
 
 
-@dataclass(frozen=True)
 class Source:
     """Settings from one place. ``content`` is the file they were read from, as it was then."""
 
-    data: dict[str, Any]
-    path: Path | None = None
-    content: bytes = field(default=b"", repr=False)
-    prefix: str = ""
-    variables: bool = False
+    __slots__ = ("content", "data", "path", "prefix", "variables")
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        data: dict[str, Any],
+        path: Path | None = None,
+        content: bytes = b"",
+        prefix: str = "",
+        variables: bool = False,
+    ) -> None:
+        self.data, self.path, self.content = data, path, content
+        self.prefix, self.variables = prefix, variables
         # The two ways to write it become one, so that tables merge.
-        limit = self.data.get("max_concurrent")
+        limit = data.get("max_concurrent")
         if isinstance(limit, int) and not isinstance(limit, bool):
-            self.data["max_concurrent"] = {"*": limit}
+            data["max_concurrent"] = {"*": limit}
 
     def label(self, key: str) -> str:
         """Return where the dotted *key* stands, as a person would look for it."""

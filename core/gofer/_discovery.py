@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, Literal
 
@@ -67,13 +67,13 @@ class PluginInfo:
     hooks: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
 class Found:
     """One entry point, with its standing; ``value`` is what it points to."""
 
-    info: PluginInfo
-    value: str = ""
-    built_in: bool = field(default=False)
+    __slots__ = ("built_in", "info", "value")
+
+    def __init__(self, info: PluginInfo, value: str = "", built_in: bool = False) -> None:
+        self.info, self.value, self.built_in = info, value, built_in
 
     @property
     def rank(self) -> Rank:
