@@ -47,7 +47,8 @@ def _row(entry: Found, told: dict[str, str]) -> dict[str, Any]:
         "name": entry.agent.name,
         # Of another runner's agent gofer does not know.
         "installed": None if entry.command == () else entry.installed,
-        "version": told.get(entry.agent.name),
+        # Some tell theirs at the end of a sentence.
+        "version": told.get(entry.agent.name, "").rstrip(".+-") or None,
         "runner": entry.agent.runner,
         "command": " ".join(entry.command) if entry.command else None,
         "missing": list(entry.missing),

@@ -15,7 +15,7 @@ from ._config_sources import dotted
 from .config import Config
 from .errors import PluginValidationError
 from .host import Host
-from .subagents import SubagentResult, SubagentSpec, WorktreeConfig
+from .subagents import SubagentResult, SubagentSpec
 
 __all__ = ["run"]
 
@@ -47,9 +47,11 @@ def run(
     except ValidationError as error:
         problem = error.errors()[0]
         field, *below = problem["loc"]
-        model = WorktreeConfig if field == "worktree" and below else SubagentSpec
         where = f"SubagentSpec.{dotted(problem['loc'])}"
-        raise PluginValidationError(where, reason(problem, model)) from None
+        why = reason(problem, SubagentSpec)
+        if field == "worktree" and not below:
+            why += ": say worktree=gofer.WorktreeConfig(path=...)"
+        raise PluginValidationError(where, why) from None
 
     async def main() -> SubagentResult:
         async with Host(plugins, config, cwd=cwd) as host:

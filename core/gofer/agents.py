@@ -1,6 +1,7 @@
 """The registry of agents: which there are, how each is started, whether it is installed here.
 
-Agents are data. A user adds or overrides one in ``[tool.gofer.agents.NAME]``.
+Agents are data. A user adds or overrides one in ``[agents.NAME]`` of a ``gofer.toml``, or in
+``[tool.gofer.agents.NAME]`` of a ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -8,21 +9,37 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from ._config_errors import config_error, with_key
 from ._config_sources import did_you_mean
 from .config import AgentConfig, Config
 from .errors import ConfigError, PluginNotSupportedError
 
-__all__ = ["AGENTS", "Agent", "Found", "find", "find_all", "names", "unsupported"]
+__all__ = [
+    "AGENTS",
+    "Agent",
+    "Found",
+    "find",
+    "find_all",
+    "names",
+    "settings",
+    "unsupported",
+    "where",
+]
+
+M = TypeVar("M", bound=BaseModel)
 
 _NPX = ("npx", "-y")
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+# Named tuples: to make a dataclass takes every short command several times as long.
+class Agent(NamedTuple):
     """One agent.
 
     :param name: what ``spec.agent`` says.
@@ -40,13 +57,12 @@ class Agent:
     commands: tuple[tuple[str, ...], ...]
     install: str
     requires: tuple[str, ...] = ()
-    requires_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    requires_with: Mapping[str, tuple[str, ...]] = _NOTHING
     runner: str = "acp"
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = _NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """An agent as it stands on this machine.
 
     ``command`` is how it would be started, None where it is not installed: then ``missing`` names
@@ -162,21 +178,56 @@ def names(config: Config | None = None) -> list[str]:
 
 
 def unsupported(name: str, config: Config | None = None) -> str:
-    """Say that there is no such agent, which there are, and how to add one."""
+    """Say that gofer knows no such agent, which there are, and how to add one."""
     others = [other for other in names(config) if other != name]
-    return (
+    said = (
         f"agent {name!r} is unsupported{did_you_mean(name, others)}; "
-        f"the supported agents are: {', '.join(others)}. "
-        f"Add it as [tool.gofer.agents.{name}] with its command, if it speaks the Agent Client "
-        "Protocol"
+        f"the supported agents are: {', '.join(others)}"
     )
+    if config is not None and name in config.agents:
+        return said
+    return (
+        f"{said}. Add it as [agents.{name}] of a gofer.toml, or [tool.gofer.agents.{name}] of a "
+        "pyproject.toml, with its command, if it speaks the Agent Client Protocol"
+    )
+
+
+def where(name: str, config: Config, *key: str | int) -> str:
+    """Return where a setting of a user's agent stands, as messages name it: file and key.
+
+    Where it stands in no file, that is where the agent's table does.
+    """
+    whole = ("agents", name, *key)
+    return with_key(config.origin(*whole), whole)
+
+
+def settings(
+    name: str, config: Config, model: type[M], data: Mapping[str, Any], more: Collection[str] = ()
+) -> M:
+    """Return an agent's settings as an instance of its runner's *model*.
+
+    :param data: all that the model is to be made of; what the user wrote stands in *config*.
+    :param more: keys that a user may write and the model does not have.
+    :raises ConfigError: they do not fit the model; it names each file, key and reason.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        # Those of any agent, whichever runner drives it, were taken before.
+        others = {*more, *AgentConfig.model_fields} - model.model_fields.keys()
+        table = ("agents", name)
+        raise config_error(
+            error, model, lambda loc: config.origin(*table, *loc), table, others
+        ) from None
 
 
 def find(name: str, config: Config | None = None, path: str | None = None) -> Found:
     """Look for an agent; nothing is remembered between calls.
 
     In a user's entry ``command`` is a list of words, or one line of them; without one, ``args``
-    are added to the words that the registry knows.
+    are added to the words that the registry knows. ``~`` begins a program below the user's home. A
+    relative one with a slash is taken from the directory of the file that names it; one that no
+    file names stays as it is, and counts as there: where it is taken from is its runner's to say.
 
     :param path: where to look, like PATH; None: the PATH of this process, now.
     :raises PluginNotSupportedError: there is no such agent; lists those there are.
@@ -184,10 +235,12 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
     """
     own = config.agents.get(name) if config is not None else None
     known = AGENTS.get(name)
-    if known is None and own is None:
-        raise PluginNotSupportedError(unsupported(name, config))
-    agent = known if own is None else _configured(name, known, own)
-    assert agent is not None
+    if config is None or own is None:
+        if known is None:
+            raise PluginNotSupportedError(unsupported(name, config))
+        agent = known
+    else:
+        agent = _configured(name, known, own, config)
     if not agent.commands:
         # Another runner's agent: whether it is installed is that runner's to say.
         return Found(agent, (), configured=own is not None)
@@ -196,44 +249,60 @@ def find(name: str, config: Config | None = None, path: str | None = None) -> Fo
     for command in agent.commands:
         program = command[0]
         needed = (program, *agent.requires, *agent.requires_with.get(program, ()))
-        absent = tuple(word for word in needed if not _on_path(word, path))
+        absent = tuple(word for word in needed if not _is_there(word, path))
         if not absent:
             return Found(agent, command, configured=own is not None)
         missing.append(absent)
     return Found(agent, None, missing[0], configured=own is not None)
 
 
-def _configured(name: str, known: Agent | None, own: AgentConfig) -> Agent:
+def _configured(name: str, known: Agent | None, own: AgentConfig, config: Config) -> Agent:
     given = own.model_extra or {}
-    where = f"[tool.gofer.agents.{name}]"
-    args = _words(where, "args", given.get("args", []))
+    at = where(name, config, "command")
+    args = _words(where(name, config, "args"), given.get("args", []))
     if "command" in given:
-        command = _words(where, "command", given["command"])
+        command = _words(at, given["command"])
         if not command:
-            raise ConfigError(f"{where}: command is empty: give the program and its arguments")
-        commands: tuple[tuple[str, ...], ...] = ((*command, *args),)
+            raise ConfigError(f"{at}: is empty: give the program and its arguments")
+        if not command[0].strip():
+            raise ConfigError(f"{at}: its first word is empty: that is the program to start")
+        program = _from_its_file(os.path.expanduser(command[0]), name, config)
+        commands: tuple[tuple[str, ...], ...] = ((program, *command[1:], *args),)
     else:
         commands = tuple((*words, *args) for words in known.commands) if known is not None else ()
     if known is not None and "command" not in given:
-        return replace(known, commands=commands, runner=own.runner)
+        return known._replace(commands=commands, runner=own.runner)
     return Agent(
         name,
         commands,
-        f"check the command of {where}",
+        f"check {at}",
         runner=own.runner,
         settings=known.settings if known is not None else {},
     )
 
 
-def _words(where: str, key: str, value: Any) -> list[str]:
+def _words(at: str, value: Any) -> list[str]:
     if isinstance(value, str):
         try:
             return shlex.split(value)
         except ValueError as error:
-            raise ConfigError(f"{where}: {key} {value!r} cannot be split: {error}") from None
+            raise ConfigError(f"{at}: {value!r} cannot be split: {error}") from None
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return value
-    raise ConfigError(f"{where}: {key} should be a list of words, not {value!r}")
+    raise ConfigError(f"{at}: should be a list of words, not {value!r}")
+
+
+def _from_its_file(program: str, name: str, config: Config) -> str:
+    if not _is_relative(program):
+        return program
+    origin = config.origin("agents", name, "command")
+    folders = [file.parent for file in config.files if origin.startswith(f"{file}:")]
+    return str(folders[0] / program) if folders else program
+
+
+def _is_relative(program: str) -> bool:
+    """Return whether it is a path, and one that only a directory makes whole."""
+    return bool(os.path.dirname(program)) and not os.path.isabs(program)
 
 
 def find_all(config: Config | None = None, path: str | None = None) -> list[Found]:
@@ -241,5 +310,5 @@ def find_all(config: Config | None = None, path: str | None = None) -> list[Foun
     return [find(name, config, path) for name in names(config)]
 
 
-def _on_path(program: str, path: str) -> bool:
-    return shutil.which(program, path=path) is not None
+def _is_there(program: str, path: str) -> bool:
+    return _is_relative(program) or shutil.which(program, path=path) is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gofer import Config, ConfigError, PluginNotSupportedError, agents
+from gofer import Config, ConfigError, PluginNotSupportedError, _trust, agents, load_config
 from gofer._versions import versions
 from gofer.cli import app
 
@@ -105,7 +105,8 @@ def test_an_unknown_one_is_unsupported_and_those_there_are_are_listed(name: str)
     assert f"agent {name!r} is unsupported" in str(caught.value)
     assert "gemini, goose, opencode" in str(caught.value)
     assert "mine" in str(caught.value)
-    assert f"[tool.gofer.agents.{name}]" in str(caught.value)
+    assert f"[agents.{name}] of a gofer.toml" in str(caught.value)
+    assert f"[tool.gofer.agents.{name}] of a pyproject.toml" in str(caught.value)
     guess = "; did you mean gemini?" if name.lower().strip() == "gemini" else ""
     assert f"{name!r} is unsupported{guess}; the" in str(caught.value)
 
@@ -128,21 +129,100 @@ def test_a_user_changes_how_it_is_started(path: Path, entry: Any, command: Any) 
     assert found.configured
 
 
+def test_what_is_known_of_an_agent_cannot_be_changed() -> None:
+    agent = agents.Agent("x", (("x",),), "install it")
+    with pytest.raises(AttributeError):
+        agent.runner = "other"  # type: ignore[misc]
+    for field in (agent.settings, agent.requires_with):
+        with pytest.raises(TypeError):
+            field["key"] = "value"  # type: ignore[index]
+
+
 def test_a_users_own_agent_may_belong_to_another_runner(path: Path) -> None:
     found = agents.find("mine", config(mine={"runner": "my-runner", "anything": 3}))
     assert found.agent.runner == "my-runner"
     assert found.command == ()
     missing = agents.find("mine", config(mine={"command": ["nothing"]}))
     assert missing.missing == ("nothing",)
-    assert "check the command of [tool.gofer.agents.mine]" in missing.agent.install
+    assert missing.agent.install == "check argument agents.mine.command"
 
 
+FILES = [("gofer.toml", "agents"), ("pyproject.toml", "tool.gofer.agents")]
+
+
+def written(folder: Path, name: str, table: str, text: str) -> Config:
+    """Return the settings of a project with this table of an agent."""
+    file = folder / name
+    file.write_text(f"[{table}]\n{text}\n")
+    _trust.grant(file, file.read_bytes())
+    return load_config(folder)
+
+
+@pytest.mark.parametrize(("file", "table"), FILES)
 @pytest.mark.parametrize(
-    "entry", [{"command": 3}, {"command": []}, {"command": "a 'b"}, {"args": 3}]
+    ("entry", "said"),
+    [
+        ("command = 3", "command: should be a list of words, not 3"),
+        ("command = [3]", "command: should be a list of words, not [3]"),
+        ("command = []", "command: is empty"),
+        ('command = ""', "command: is empty"),
+        ('command = [""]', "command: its first word is empty"),
+        ('command = [" ", "x"]', "command: its first word is empty"),
+        ("""command = "'' x\"""", "command: its first word is empty"),
+        ('command = "a \'b"', 'command: "a \'b" cannot be split'),
+        ("args = 3", "args: should be a list of words, not 3"),
+    ],
 )
-def test_a_command_that_is_none_is_an_error(entry: Any) -> None:
-    with pytest.raises(ConfigError, match=r"\[tool.gofer.agents.codex\]"):
-        agents.find("codex", config(codex=entry))
+def test_a_command_that_is_none_is_an_error_that_says_where_it_stands(
+    tmp_path: Path, file: str, table: str, entry: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        agents.find("codex", written(tmp_path, file, f"{table}.codex", entry))
+    assert str(caught.value).startswith(f"{tmp_path / file}:{table}.codex.{said}")
+
+
+def test_an_entry_whose_program_is_missing_says_where_it_stands(tmp_path: Path, path: Path) -> None:
+    for file, table in FILES:
+        settings = written(tmp_path, file, f"{table}.mine", 'command = ["nothing"]')
+        install = agents.find("mine", settings).agent.install
+        assert install == f"check {tmp_path / file}:{table}.mine.command"
+        (tmp_path / file).unlink()
+
+
+def test_a_tilde_begins_a_program_below_the_home(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = str(put(path, "ag"))
+    for command in (["~/bin/ag", "~/x", "a~"], "~/bin/ag ~/x a~"):
+        found = agents.find("mine", config(mine={"command": command, "args": ["~"]}))
+        assert found.command == (program, "~/x", "a~", "~")
+
+
+@pytest.mark.parametrize(("file", "table"), FILES)
+@pytest.mark.parametrize("word", ["./ag", "tools/ag", "../ag"])
+def test_a_relative_program_is_taken_from_the_directory_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, table: str, word: str
+) -> None:
+    project = tmp_path / "project"
+    below = project / "below"
+    below.mkdir(parents=True)
+    settings = written(project, file, f"{table}.mine", f'command = ["{word}", "./x"]')
+    # From wherever it is looked for: what lies there is another.
+    monkeypatch.chdir(below)
+    (below / word).parent.mkdir(exist_ok=True)
+    put((below / word).parent, "ag")
+    missing = agents.find("mine", settings)
+    if word != "../ag":
+        assert missing.missing == (str(project / word),)
+    (project / word).parent.mkdir(exist_ok=True)
+    put((project / word).parent, "ag")
+    command = agents.find("mine", load_config(below)).command
+    assert command == (str(project / word), "./x")
+
+
+def test_a_relative_program_that_no_file_names_is_left_to_its_runner() -> None:
+    assert agents.find("mine", config(mine={"command": ["./ag"]})).command == ("./ag",)
 
 
 # Versions
@@ -208,6 +288,13 @@ def test_the_command_lists_them_for_programs(path: Path, monkeypatch: pytest.Mon
     }
     assert rows["pi"]["installed"] is False
     assert rows["pi"]["missing"] == ["pi-acp", "pi"]
+
+
+@pytest.mark.parametrize("said", ["GitHub CLI 1.0.102.", "1.0.102.-", "1.0.102"])
+def test_a_version_at_the_end_of_a_sentence_has_no_full_stop(path: Path, said: str) -> None:
+    put(path, "copilot", f"echo '{said}'")
+    rows = json.loads(CliRunner().invoke(app, ["agents", "--json"]).stdout)
+    assert [row["version"] for row in rows if row["name"] == "copilot"] == ["1.0.102"]
 
 
 def test_the_command_can_leave_every_program_alone(path: Path, tmp_path: Path) -> None:

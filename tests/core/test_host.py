@@ -1316,6 +1316,11 @@ def test_run_raises_what_keeps_the_child_from_starting() -> None:
         ("agnet", "x", r"SubagentSpec\.agnet: there is no such key; did you mean agent\?"),
         ("timeout", 0, r"SubagentSpec\.timeout: should be greater than 0, not 0"),
         ("worktree", {"branch": "x"}, r"SubagentSpec\.worktree\.path"),
+        (
+            "worktree",
+            "/x",
+            r"\.worktree: should be a table, not '/x': say worktree=gofer\.WorktreeConfig\(path=",
+        ),
         ("worktree", {"path": "x", "brnch": "y"}, r"worktree\.brnch: .* did you mean branch\?"),
     ],
 )

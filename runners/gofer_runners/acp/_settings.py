@@ -5,15 +5,43 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
-from gofer import AgentConfig, Config, ConfigError, PluginNotSupportedError, agents
+from gofer import Config, ConfigError, PluginNotSupportedError, Run, agents
 
 from ._permissions import Policy
 
 __all__ = ["AcpAgent", "Environment", "KnownAgent"]
+
+
+def _either(what: str) -> WrapValidator:
+    """Have a value of more than one type told as one thing: *what* it should be."""
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(f"should be {what}") from None
+
+    return WrapValidator(check)
+
+
+def _below(path: str) -> str:
+    # Where links lead, and what a whole path is below, is seen when the directory is known.
+    if os.path.normpath(path).split(os.sep)[0] == os.pardir:
+        raise ValueError("should be a directory below the child's own")
+    return path
 
 
 class Environment(BaseModel):
@@ -26,7 +54,7 @@ class Environment(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    inherit: bool | list[str] = True
+    inherit: Annotated[bool | list[str], _either("true, false or a list of names")] = True
     set: dict[str, str] = Field(default_factory=dict)
     unset: list[str] = []
 
@@ -58,11 +86,12 @@ def _own_environment() -> dict[str, str]:
 
 
 class AcpAgent(BaseModel):
-    """One agent, ready to be started; the fields of ``[tool.gofer.agents.NAME]``.
+    """One agent, ready to be started; the fields of ``[agents.NAME]``.
 
     Times are in seconds. The start-up limits hold for each of: introduction, login, opening a
     session; the longer one is for the first start in a Host, which may download something.
 
+    :param cwd: a directory below the child's own, where the agent works.
     :param cancel_grace: how long a cancelled turn may take to answer.
     :param end_grace: how long the process may take to end after the end of its stdin, and again
         after TERM.
@@ -77,11 +106,13 @@ class AcpAgent(BaseModel):
 
     command: list[str] = Field(min_length=1)
     env: Environment = Field(default_factory=Environment)
-    cwd: str | None = None
+    cwd: Annotated[str, AfterValidator(_below)] | None = None
     mode: str | None = None
     model: str | None = None
     preferred_model: str | None = None
-    config_options: dict[str, str | bool] = Field(default_factory=dict)
+    config_options: dict[str, Annotated[str | bool, _either("a text, true or false")]] = Field(
+        default_factory=dict
+    )
     mcp_servers: list[dict[str, Any]] = []
     permissions: Policy = "approve"
     ask_timeout: float = Field(default=60.0, gt=0)
@@ -96,6 +127,38 @@ class AcpAgent(BaseModel):
     terminal: bool = False
     roots: list[str] = []
     warm: bool = True
+
+    async def placed(self, run: Run) -> tuple[AcpAgent, Path]:
+        """Return the settings for one run, and the directory that its agent works in.
+
+        :raises ConfigError: that is none, or outside of the child's own.
+        """
+        program = self.command[0]
+        settings = self
+        if os.path.dirname(program) and not os.path.isabs(program):
+            # No file names it, whose directory it would have been taken from.
+            command = [str(run.host.cwd / program), *self.command[1:]]
+            settings = self.model_copy(update={"command": command})
+        if not self.cwd:
+            return settings, run.cwd
+        import anyio.to_thread
+
+        return settings, await anyio.to_thread.run_sync(self._directory, self.cwd, run)
+
+    def _directory(self, cwd: str, run: Run) -> Path:
+        from gofer.roots import OutsideError, Roots, RootsError
+
+        at = agents.where(run.spec.agent or "", run.host.config, "cwd")
+        try:
+            return Roots([run.cwd]).directory(cwd)
+        except OutsideError:
+            problem = f"leads out of the child's directory {str(run.cwd)!r}: name one below it"
+        except RootsError as error:
+            if error.missing:
+                problem = f"there is no directory {str(run.cwd / cwd)!r}"
+            else:
+                problem = f"no directory to work in: {error}"
+        raise ConfigError(f"{at}: {problem}")
 
 
 class KnownAgent:
@@ -122,6 +185,11 @@ def _settings(name: str, config: Config) -> AcpAgent:
     found = agents.find(name, config)
     own = config.agents.get(name)
     given: dict[str, Any] = {**found.agent.settings, **((own.model_extra or {}) if own else {})}
+    # What is wrong with the other settings goes first: a key that is misspelt may be why there is
+    # no command, or not the one that was meant.
+    given["command"] = list(found.command or found.missing or (name,))
+    given.pop("args", None)  # they are in it
+    settings = agents.settings(name, config, AcpAgent, given, ("args",))
     if found.command is None:
         is_path = os.sep in found.missing[0]
         raise PluginNotSupportedError(
@@ -131,18 +199,5 @@ def _settings(name: str, config: Config) -> AcpAgent:
         )
     if not found.command:
         why = agents.unsupported(name, config)
-        raise ConfigError(f"[tool.gofer.agents.{name}]: command is missing, and {why}")
-    given["command"] = list(found.command)
-    given.pop("args", None)  # they are in it
-    try:
-        return AcpAgent.model_validate(given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        )
-        # Those of any agent, whichever runner drives it, were taken before.
-        allowed = ", ".join(sorted({*AcpAgent.model_fields, *AgentConfig.model_fields}))
-        raise ConfigError(
-            f"[tool.gofer.agents.{name}]: {problems}. Its keys are: {allowed}"
-        ) from None
+        raise ConfigError(f"{agents.where(name, config)}: command is missing, and {why}")
+    return settings

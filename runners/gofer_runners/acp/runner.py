@@ -100,7 +100,7 @@ class AcpRunner(Runner):
         if self._agent(spec.agent, run.host) is None:
             self.check(spec, run.host)
         settings = self._known[run.host][spec.agent].settings
-        cwd = run.cwd / settings.cwd if settings.cwd else run.cwd
+        settings, cwd = await settings.placed(run)
         environment = {**settings.env.variables(), **run.environment}
         pool = await self._pool(run.host)
         client = Client(run, settings, cwd, environment, pool.supervisor, self._ask)
