@@ -473,14 +473,14 @@ async def test_a_host_that_is_opened_again_has_its_agents_as_they_are_configured
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"permission": "deny"}, "permission: Extra inputs are not permitted"),
-    ({"permissions": "maybe"}, "permissions: Input should be"),
-    ({"cancel_grace": -1}, "cancel_grace"),
-    ({"command": "no '"}, 'command "no \'" cannot be split'),
-    ({"command": 3}, "command should be a list of words, not 3"),
-    ({"command": [3]}, "command should be a list of words, not [3]"),
-    ({"command": []}, "command is empty"),
-    ({"args": {}}, "args should be a list of words, not {}"),
+    ({"permission": "deny"}, "permission: there is no such key; did you mean permissions?; "),
+    ({"permissions": "maybe"}, "permissions: should be 'approve', "),
+    ({"cancel_grace": -1}, "cancel_grace: should be greater than or equal to 0, not -1"),
+    ({"command": "no '"}, 'command: "no \'" cannot be split'),
+    ({"command": 3}, "command: should be a list of words, not 3"),
+    ({"command": [3]}, "command: should be a list of words, not [3]"),
+    ({"command": []}, "command: is empty"),
+    ({"args": {}}, "args: should be a list of words, not {}"),
 ]
 
 
@@ -488,7 +488,7 @@ async def test_a_wrong_setting_is_named_with_what_is_allowed() -> None:
     agents = {f"a{at}": settings(turn(), **wrong) for at, (wrong, _) in enumerate(WRONG)}
     async with bench(agents={**agents, "bare": {"permissions": "deny"}}) as b:
         for at, (_, text) in enumerate(WRONG):
-            assert f"[tool.gofer.agents.a{at}]: {text}" in await refusal(b, f"a{at}")
+            assert f"argument agents.a{at}.{text}" in await refusal(b, f"a{at}")
         assert "command is missing" in await refusal(b, "bare")
 
 
