@@ -29,7 +29,7 @@ from gofer import (
     Usage,
 )
 from gofer.testing import fake_agent
-from gofer_runners.acp import AcpRunner
+from gofer_runners.acp import AcpRunner, _agent
 
 from .support import Bench, bench, say, sent, settings, told, turn
 
@@ -356,6 +356,27 @@ async def test_stderr_before_the_first_answer_does_not_stop_the_start() -> None:
     script = turn(say("x"), initialize=[{"stderr": "noise\n", "times": 70_000}])
     async with bench(script) as b:
         assert (await b.run()).summary == "x"
+
+
+async def test_a_start_that_takes_long_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_agent, "_SILENCE_SECONDS", 0.05)
+    script = {"initialize": [{"line": "Starting up"}, {"silent": True}]}
+    async with bench(script, first_start_timeout=0.4) as b:
+        result = await b.run()
+    assert "did not answer initialize within 0.4 s" in str(result.error)
+    assert str(result.error).endswith("; its stdout begins:\nStarting up")
+    (told,) = [one.getMessage() for one in caplog.records if "has not answered" in one.message]
+    assert told.startswith("agent 'fake' (")
+    assert "after 0.05 s; 0.4 s is the limit (first_start_timeout); its stdout begins:" in told
+
+
+async def test_a_start_that_takes_its_time_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async with bench(turn(say("done"))) as b:
+        assert (await b.run()).exit_ok
+        assert (await b.run()).exit_ok
+    assert caplog.text == ""
 
 
 async def test_a_first_start_may_take_longer_than_the_next() -> None:
