@@ -6,16 +6,14 @@ process below it. Elsewhere there are none yet.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import anyio
 
 from ._launch import Launched
+from ._not_started import reason
 from ._patience import exit_of, patiently, receive
 from ._proc import descendants, send_signal, started_at
 from ._process import STDERR_TAIL, TREE, Process
@@ -33,9 +32,6 @@ __all__ = ["STDERR_TAIL", "Process", "Supervisor"]
 log = logging.getLogger("gofer")
 
 _START_SECONDS = 30.0
-# As many as Linux follows, one after another, and as much as it reads of each.
-_INTERPRETERS = 5
-_FIRST_LINE = 256
 
 
 class _NotTakenError(Exception):
@@ -148,7 +144,7 @@ class Supervisor:
                 finally:
                     for fd in set(theirs):
                         os.close(fd)
-                because = partial(_reason, argv, cwd, environment)
+                because = partial(reason, argv, cwd, environment)
                 starting = partial(_await_start, process, what, because)
                 if await patiently(starting, process._session, name, _START_SECONDS):
                     return process
@@ -245,46 +241,6 @@ async def _await_start(
     *lines, process._said = process._said.split(b"\n")
     for line in lines:
         process._heard(json.loads(line))
-
-
-def _reason(
-    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: dict[str, Any]
-) -> str:
-    """Return why a process was not started, as a person can mend it.
-
-    :param said: what its reaper said; the name of a file in it is *cwd* or the program.
-    """
-    if "errno" not in said:
-        return "its reaper failed, see stderr"
-    number, named, program = said["errno"], said.get("filename"), argv[0]
-    path = environment.get("PATH")
-    if named != str(cwd) and number == errno.ENOENT:
-        is_path = bool(os.path.dirname(program))
-        found = cwd / program if is_path else shutil.which(program, path=path or os.defpath)
-        if found is not None and os.path.isfile(found):
-            return f"{program!r} is there, but {_lacking(cwd, str(found))}"
-        if not path and not is_path:
-            return f"{program!r} is not found, since its environment has no PATH"
-    if number == errno.ENOEXEC:
-        return f"{program!r} is no program: neither one for this machine, nor a script with #!"
-    return os.strerror(number) + (f" ({named!r})" if named else "")
-
-
-def _lacking(cwd: Path, program: str) -> str:
-    """Say what a program lacks that is there, and still is not found."""
-    for _ in range(_INTERPRETERS):
-        line = b""
-        with suppress(OSError), open(program, "rb") as file:
-            line = file.readline(_FIRST_LINE)
-        if not line.startswith(b"#!"):
-            break
-        # What ends a line elsewhere is part of the name here.
-        word = line[2:].strip(b" \t\n").replace(b"\t", b" ").partition(b" ")[0]
-        interpreter = cwd / os.fsdecode(word)
-        if not interpreter.exists():
-            return f"its interpreter {os.fsdecode(word)!r} is not"
-        program = str(interpreter)
-    return "what it is loaded with is not"
 
 
 async def _call_off(process: Process) -> None:

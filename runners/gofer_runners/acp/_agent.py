@@ -163,7 +163,7 @@ class Agent:
             log.warning(
                 "agent %r (%s) has not answered initialize, after %g s; %g s is the limit (%s)%s",
                 self.name, " ".join(self.settings.command), _SILENCE_SECONDS, *self._limit,
-                self.connection.said_instead,
+                self.connection.noise.instead,
             )  # fmt: skip
 
     @property
@@ -176,7 +176,7 @@ class Agent:
         with anyio.move_on_after(seconds):
             return await asking
         said = self.process.stderr_tail.strip()
-        said = self.connection.said_instead + (f"; its stderr ends:\n{said}" if said else "")
+        said = self.connection.noise.instead + (f"; its stderr ends:\n{said}" if said else "")
         raise RunnerError(
             f"agent {self.name!r} ({' '.join(self.settings.command)}) did not answer {what} "
             f"within {seconds:g} s: raise {setting}, or start it by hand to see what it wants{said}"

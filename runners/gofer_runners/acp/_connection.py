@@ -17,6 +17,7 @@ from ._errors import PARSE_ERROR, Lost
 from ._joined import joined
 from ._lines import Lines
 from ._messages import decode, encode
+from ._noise import Noise
 from ._refusals import Refusals
 from ._requests import Pending, Requests, fail_unless_answered
 from ._text import as_json, cut
@@ -27,11 +28,6 @@ log = logging.getLogger("gofer.acp")
 
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
-
-_MOST_NOISE = 1024 * 1024
-"""How many bytes that are no message may come before the first message."""
-
-_SHOWN_NOISE = 500
 
 
 class Connection:
@@ -70,11 +66,7 @@ class Connection:
         """Set when nothing more is read."""
         self.over = anyio.Event()
         """Set when nothing can be asked any more."""
-        self.noise = 0
-        """How many lines of stdout were no message."""
-        self._heard = False
-        self._noise = b""  # the beginning of what came before the first message
-        self._noise_bytes = 0
+        self.noise = Noise()
 
     @property
     def lost(self) -> Lost | None:
@@ -261,13 +253,6 @@ class Connection:
         self._deafen(lost)
         self._requests.fail_unread(read, lost)
 
-    @property
-    def said_instead(self) -> str:
-        """What came in place of a first message, as the end of a sentence; empty: nothing."""
-        if self._heard or not self._noise:
-            return ""
-        return f"; its stdout begins:\n{self._noise.decode(errors='replace').strip()}"
-
     async def _gone(self, why: str) -> Lost:
         """Return the error that says how the agent went."""
         with anyio.move_on_after(_EXIT_SECONDS):
@@ -284,7 +269,7 @@ class Connection:
                 " before it answered initialize: does it speak the Agent Client Protocol, or need "
                 "an argument for that, such as --acp?"
             )
-        why += self.said_instead
+        why += self.noise.instead
         return Lost(f"{process.name}: {why}" + (f"; its stderr ends:\n{said}" if said else ""))
 
     def _fail(self, error: Lost) -> None:
@@ -317,7 +302,7 @@ class Connection:
         for line in self._lines.feed(data):
             message = decode(line)
             if isinstance(message, dict):
-                self._heard = True
+                self.noise.spoken()
                 yield message
             elif line.strip():
                 self._skip(line)
@@ -341,7 +326,7 @@ class Connection:
                 self._tasks.start_soon(self._end_unless_answered, waiting, error)
             return
         self._told = max(0, self._told - 1)
-        self.noise += 1
+        self.noise.add()
         log.info("%s: an error of no request: %.200s", self._process.name, as_json(error))
 
     async def _end_unless_answered(self, waiting: list[Pending], error: dict[str, Any]) -> None:
@@ -351,15 +336,7 @@ class Connection:
             self._unclear = False
 
     def _skip(self, what: bytes | dict[str, Any]) -> None:
-        self.noise += 1
-        if not self._heard and isinstance(what, bytes):
-            self._noise = (self._noise + what + b"\n")[:_SHOWN_NOISE]
-            self._noise_bytes += len(what)
-            if self._noise_bytes > _MOST_NOISE:
-                raise RunnerError(
-                    "it does not speak the Agent Client Protocol, or needs an argument for that, "
-                    f"such as --acp{self.said_instead}"
-                )
+        self.noise.add(what if isinstance(what, bytes) else None)
         if log.isEnabledFor(logging.DEBUG):
             # As JSON, for what is nested deeply has no other text.
             said = what if isinstance(what, bytes) else as_json(what)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gofer import RunnerError
-from gofer_runners.acp import _connection, _refusals, _requests
+from gofer_runners.acp import _connection, _noise, _refusals, _requests
 from gofer_runners.acp._errors import AgentError, Lost
 from gofer_runners.acp._messages import encode
 
@@ -91,7 +91,7 @@ async def test_the_id_may_come_back_in_another_type(number: object) -> None:
         p.answer(number, {"ok": True})
         await asking.done.wait()
         assert asking.result == {"ok": True}
-        assert p.connection.noise == 0
+        assert p.connection.noise.count == 0
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_an_answer_that_nobody_asked_for_is_counted_and_skipped(number: ob
         p.answer(0, {"right": True})
         await asking.done.wait()
         assert asking.result == {"right": True}
-        assert p.connection.noise == 1
+        assert p.connection.noise.count == 1
 
 
 async def test_the_first_of_two_answers_counts() -> None:
@@ -118,7 +118,7 @@ async def test_the_first_of_two_answers_counts() -> None:
         following, message = await ask(p, tasks)
         p.answer(message["id"], {})
         await following.done.wait()
-        assert p.connection.noise == 1
+        assert p.connection.noise.count == 1
 
 
 @pytest.mark.parametrize("result", [None, [], "text", 3, True])
@@ -230,7 +230,7 @@ async def test_an_error_without_an_id_is_first_thought_of_what_has_none(
         for unclear in range(2):
             p.send(error)
             await p.connection.settle()
-            assert p.connection.noise == unclear + 1
+            assert p.connection.noise.count == unclear + 1
         await anyio.wait_all_tasks_blocked()
         assert not asking.done.is_set()
         p.send(error)
@@ -325,7 +325,7 @@ async def test_what_comes_instead_of_a_first_message_is_shown() -> None:
 async def test_who_only_makes_noise_is_not_listened_to_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_connection, "_MOST_NOISE", 1000)
+    monkeypatch.setattr(_noise, "_MOST", 1000)
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, _ = await ask(p, tasks, "initialize")
         p.write(b"y\n" * 1001)
@@ -340,7 +340,7 @@ async def test_who_only_makes_noise_is_not_listened_to_for_ever(
 async def test_who_has_spoken_once_may_make_noise_as_he_likes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_connection, "_MOST_NOISE", 1000)
+    monkeypatch.setattr(_noise, "_MOST", 1000)
     async with peer() as p, anyio.create_task_group() as tasks:
         asking, _ = await ask(p, tasks)
         p.send({"jsonrpc": "2.0", "method": "hello"})
@@ -348,8 +348,8 @@ async def test_who_has_spoken_once_may_make_noise_as_he_likes(
         p.answer(0, {})
         await asking.done.wait()
         assert asking.error is None
-        assert p.connection.noise == 2000
-        assert p.connection.said_instead == ""
+        assert p.connection.noise.count == 2000
+        assert p.connection.noise.instead == ""
 
 
 async def test_what_is_answered_after_an_error_without_an_id_was_read() -> None:
@@ -381,7 +381,7 @@ async def test_a_line_of_a_log_is_no_error_of_a_request(
         p.write(json.dumps(line).encode() + b"\n")
         await p.connection.settle()
         await anyio.wait_all_tasks_blocked()
-        assert p.connection.noise == 1
+        assert p.connection.noise.count == 1
         assert not asking.done.is_set()
         p.answer(message["id"], {})
         await asking.done.wait()
@@ -439,7 +439,7 @@ async def test_what_cannot_be_read_and_is_no_answer_to_what_waits_is_skipped(lin
         p.answer(0, {"ok": True})
         await asking.done.wait()
         assert asking.result == {"ok": True}
-        assert p.connection.noise == 1
+        assert p.connection.noise.count == 1
 
 
 async def test_what_is_skipped_is_logged_whatever_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -448,7 +448,7 @@ async def test_what_is_skipped_is_logged_whatever_it_is(caplog: pytest.LogCaptur
         for depth in range(100, 1100, 20):
             p.write(b'{"id": 7, "result": %s}\n' % (b"[" * depth + b"]" * depth))
             await p.connection.settle()
-        assert p.connection.noise == 50
+        assert p.connection.noise.count == 50
         assert caplog.text.count("skipped on stdout") == 50
 
 
@@ -482,7 +482,7 @@ async def test_what_is_no_message_is_counted_and_skipped() -> None:
         p.answer(0, {"ok": True})
         await asking.done.wait()
         assert asking.result == {"ok": True}
-        assert p.connection.noise == len(NOISE)
+        assert p.connection.noise.count == len(NOISE)
 
 
 @pytest.mark.parametrize(
@@ -596,7 +596,7 @@ async def test_its_last_line_counts_also_without_its_end(closes: str) -> None:
         await second.done.wait()
         assert first.result == {"late": True}
         assert isinstance(second.error, Lost)
-        assert p.connection.noise == 0
+        assert p.connection.noise.count == 0
 
 
 async def test_who_holds_the_pipe_and_writes_on_is_not_listened_to_for_ever(
@@ -772,7 +772,7 @@ async def test_a_cancelled_request_is_forgotten() -> None:
         assert p.connection._requests.waiting == []
         p.answer(0, {})
         await p.connection.settle()
-        assert p.connection.noise == 1
+        assert p.connection.noise.count == 1
 
 
 # Refusing more than an agent reads
