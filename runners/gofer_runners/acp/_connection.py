@@ -26,6 +26,8 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("gofer.acp")
 
+_DEAF = "it does not read its stdin any more"
+
 _EXIT_SECONDS = 1.0
 """How long an exit code may take after the pipes have closed."""
 
@@ -152,7 +154,7 @@ class Connection:
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 # What it has still to say is heard all the same.
                 if self._lost is None:
-                    self._deafen(await self._gone("it does not read its stdin any more"))
+                    self._deafen(await self._gone(_DEAF))
                 assert self.lost is not None
                 raise self.lost from None
             finally:
@@ -247,7 +249,7 @@ class Connection:
             log.warning("%s: the end of its stdin cannot be seen: %s", self._process.name, error)
             return
         read = self._process.sent - unread
-        lost = await self._gone("it closed its stdin before it had read all that it was sent")
+        lost = await self._gone(_DEAF)
         if self._process.returncode is not None:
             return  # who reads tells
         self._deafen(lost)
