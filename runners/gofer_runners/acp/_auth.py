@@ -67,8 +67,7 @@ class Login:
         said = f": {cause}" if cause is not None else ""
         return RunnerError(
             f"agent {self._agent!r} wants a login{said}. Log in with the agent's own command, set "
-            f"its key, or name the method as auth_method of [tool.gofer.agents.{self._agent}]. "
-            f"It offers: {offered}"
+            f"its key, or name the method as auth_method in its settings. It offers: {offered}"
         )
 
     def _quiet(self) -> str | None:

@@ -82,8 +82,8 @@ class AcpRunner(Runner):
         if spec.options:
             raise PluginValidationError(
                 "SubagentSpec.options",
-                f"{', '.join(spec.options)}: runner 'acp' has no options; what it can be told "
-                f"of an agent stands in [tool.gofer.agents.{spec.agent}]",
+                f"{', '.join(spec.options)}: runner 'acp' has no options; what an agent can "
+                f"be told stands in the settings of {spec.agent!r}",
             )
         agent = self._agent(spec.agent, host)
         if agent is None or not agent.is_there:

@@ -115,7 +115,7 @@ async def test_where_no_login_can_be_made_the_error_says_which_is_missing(
     assert seen == asked
     error = str(result.error)
     assert "agent 'fake' wants a login" in error
-    assert "auth_method of [tool.gofer.agents.fake]" in error
+    assert "auth_method in its settings" in error
     for method in offered:
         assert method["id"] in error
     if KEY in offered:
