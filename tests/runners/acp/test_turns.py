@@ -515,9 +515,8 @@ async def test_a_wrong_setting_is_named_with_what_is_allowed() -> None:
 
 async def test_options_are_refused_by_name() -> None:
     async with bench(turn(say("hi"))) as b:
-        with pytest.raises(
-            PluginValidationError, match=r"temperature: .* no options.*agents\.fake"
-        ):
+        said = r"temperature: .* no options.*settings of 'fake'"
+        with pytest.raises(PluginValidationError, match=said):
             await b.run(options={"temperature": 0})
 
 
