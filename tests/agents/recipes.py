@@ -47,7 +47,7 @@ class Recipe:
     :param refused: what it does when it may not: tells the model, or ends the turn there.
     :param failing: what becomes of a turn whose model answers HTTP 500: an error, a text that
         tells of it, nothing at all, or silence, because it tries again for long.
-    :param resumes: whether another process can go on with a session.
+    :param resumes: whether another process can go on with a session; None: now and then.
     :param tail: it tells of a tool call before the last words that come before it.
     """
 
@@ -65,7 +65,7 @@ class Recipe:
     asks: frozenset[str] = frozenset({"shell", "write"})
     refused: Literal["goes on", "ends"] = "goes on"
     failing: Literal["error", "text", "nothing", "silence"] = "silence"
-    resumes: bool = True
+    resumes: bool | None = True
     tail: bool = False
 
     @property
@@ -203,7 +203,8 @@ GEMINI = Recipe(
     },
     auth_method="gemini-api-key",
     in_ci=True,
-    resumes=False,
+    # Most often it says that there were no sessions, and seldom it finds the one there was.
+    resumes=None,
 )
 
 CODEX_CONFIG = f"""\
