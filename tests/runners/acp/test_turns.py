@@ -361,15 +361,15 @@ async def test_stderr_before_the_first_answer_does_not_stop_the_start() -> None:
 async def test_a_start_that_takes_long_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_agent, "_SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(_agent, "_SILENCE_SECONDS", 1.0)
     script = {"initialize": [{"line": "Starting up"}, {"silent": True}]}
-    async with bench(script, first_start_timeout=0.4) as b:
+    async with bench(script, first_start_timeout=2.0) as b:
         result = await b.run()
-    assert "did not answer initialize within 0.4 s" in str(result.error)
+    assert "did not answer initialize within 2 s" in str(result.error)
     assert str(result.error).endswith("; its stdout begins:\nStarting up")
     (told,) = [one.getMessage() for one in caplog.records if "has not answered" in one.message]
     assert told.startswith("agent 'fake' (")
-    assert "after 0.05 s; 0.4 s is the limit (first_start_timeout); its stdout begins:" in told
+    assert "after 1 s; 2 s is the limit (first_start_timeout); its stdout begins:" in told
 
 
 async def test_a_start_that_takes_its_time_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
