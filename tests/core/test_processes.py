@@ -937,11 +937,11 @@ async def test_an_exit_is_told_also_where_nobody_is_left_to_tell(
 async def test_an_exit_that_cannot_be_told_is_taken_for_a_kill(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Who makes them go on may be beaten by who stops them.
-    monkeypatch.setattr(_patience, "rouse", lambda session: [session])
-    monkeypatch.setattr(_patience, "LOOK_SECONDS", 0.2)
     code = f"read go; kill -STOP $PPID {supervisor.pid}; exit 7"
     async with shell(supervisor, code) as process:
+        # Who makes them go on may be beaten by who stops them.
+        monkeypatch.setattr(_patience, "rouse", lambda session: [session])
+        monkeypatch.setattr(_patience, "LOOK_SECONDS", 0.2)
         with anyio.fail_after(SECONDS):
             await process.send(b"go\n")
             assert await process.wait() == -signal.SIGKILL
