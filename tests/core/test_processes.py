@@ -925,7 +925,7 @@ async def test_who_stops_his_supervisors_does_not_outlive_his_end(
 async def test_an_exit_is_told_also_where_nobody_is_left_to_tell(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = f"read go; kill -STOP $PPID {supervisor.pid}; sleep 4006 & exit 7"
+    code = f"read go; kill -STOP {supervisor.pid} $PPID; sleep 4006 & exit 7"
     async with shell(supervisor, code) as process:
         with anyio.fail_after(SECONDS):
             await process.send(b"go\n")
@@ -937,7 +937,7 @@ async def test_an_exit_is_told_also_where_nobody_is_left_to_tell(
 async def test_an_exit_that_cannot_be_told_is_taken_for_a_kill(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = f"read go; kill -STOP $PPID {supervisor.pid}; exit 7"
+    code = f"read go; kill -STOP {supervisor.pid} $PPID; exit 7"
     async with shell(supervisor, code) as process:
         # Who makes them go on may be beaten by who stops them.
         monkeypatch.setattr(_patience, "rouse", lambda session: [session])
